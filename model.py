@@ -44,12 +44,12 @@ class Cache:
 
         `name` is "k", "v" or "features"; packed keys and values have several parts: "k0", "k1" ...
         """
-        place = layer, name
-        if place not in self.tensors:
-            self.tensors[place] = x.new_empty(self.batch, x.shape[1], self.length, x.shape[3])
+        slot = (layer, name)
+        if slot not in self.tensors:
+            self.tensors[slot] = x.new_empty(self.batch, x.shape[1], self.length, x.shape[3])
         stop = self.n + x.shape[2]
-        self.tensors[place][:, :, self.n : stop] = x
-        return self.tensors[place][:, :, :stop]
+        self.tensors[slot][:, :, self.n : stop] = x
+        return self.tensors[slot][:, :, :stop]
 
 
 def with_cached(cache, layer, name, x, pack_piece):
@@ -425,10 +425,11 @@ class GPT(nn.Module):
         flat = logits.float().flatten(0, 1)
         return logits, F.cross_entropy(flat, targets.flatten(), ignore_index=-1)
 
-    def loss_rows(self, x: Tensor) -> int:
-        """The number of rows of float32 logits in a block of `losses`, on the device of x.
+    def rows_per_block(self, x: Tensor) -> int:
+        """How many tokens `losses` computes logits for at a time, on the device of x.
 
-        A block has at most 64 MiB, on a GPU 512. Training holds up to 8 blocks: see MeanLoss.
+        Their logits, in float32, take at most 64 MiB, on a GPU 512. Training holds up to 8 such
+        blocks: see MeanLoss.
         """
         most = 512 * 2**20 if x.is_cuda else 64 * 2**20
         return max(1, most // (4 * self.config.vocab_size))
@@ -448,14 +449,16 @@ class GPT(nn.Module):
             skip = max(0, idx.shape[1] - n_queries - len(self.h) * (window - 1))
         x = self._hidden(idx, window=window, skip=skip, n_queries=n_queries)
 
-        def nats(hidden, wanted):
+        def block_losses(hidden, wanted):
             logits = self.lm_head(hidden).float()
             return F.cross_entropy(logits, wanted, ignore_index=-1, reduction="none")
 
         # logits are computed a block of rows at a time, and once more in the backward pass
-        rows = self.loss_rows(x)
-        blocks = zip(x.flatten(0, 1).split(rows), targets.flatten().split(rows), strict=True)
-        losses = [checkpoint(nats, *block, use_reentrant=False) for block in blocks]
+        n_rows = self.rows_per_block(x)
+        hidden_blocks = x.flatten(0, 1).split(n_rows)
+        losses = []
+        for hidden, wanted in zip(hidden_blocks, targets.flatten().split(n_rows), strict=True):
+            losses.append(checkpoint(block_losses, hidden, wanted, use_reentrant=False))
         return torch.cat(losses).view_as(targets)
 
     def answers(self, idx: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -463,9 +466,9 @@ class GPT(nn.Module):
 
         idx and targets are (B, T). Returns (K,) and (K,) for the K such targets, row by row.
         """
-        scored = targets >= 0
-        logits = self.lm_head(self._hidden(idx)[scored]).float()
-        wanted = targets[scored]
+        is_scored = targets >= 0
+        logits = self.lm_head(self._hidden(idx)[is_scored]).float()
+        wanted = targets[is_scored]
         return F.cross_entropy(logits, wanted, reduction="none"), logits.argmax(-1) == wanted
 
     # ---- generation

@@ -162,8 +162,8 @@ def get_lr(step: int, s: TrainSettings) -> float:
         return s.highest_lr
     if step < s.warmup:
         return s.highest_lr * (step + 1) / (s.warmup + 1)
-    end = s.lr_decay_iters or s.max_iters
-    decay_ratio = min(1.0, (step - s.warmup) / max(1, end - s.warmup))  # from 0 to 1
+    last = s.lr_decay_iters or s.max_iters
+    decay_ratio = min(1.0, (step - s.warmup) / max(1, last - s.warmup))  # from 0 to 1
     coeff = 0.5 * (1 + math.cos(math.pi * decay_ratio))  # from 1 to 0
     min_lr = s.highest_lr / 20 if s.min_lr is None else s.min_lr
     return min_lr + coeff * (s.highest_lr - min_lr)
@@ -212,7 +212,7 @@ class MeanLoss(nn.Module):
     def forward(self, idx: Tensor, targets: Tensor) -> Tensor:
         """idx and targets, both (B, T) -> the mean loss in nats."""
         # `losses` saves memory but computes logits twice: only if there are more than 8 blocks
-        if targets.numel() <= 8 * self.model.loss_rows(idx):
+        if targets.numel() <= 8 * self.model.rows_per_block(idx):
             return self.model(idx, targets)[1]
         return self.model.losses(idx, targets).sum() / (targets >= 0).sum()
 
@@ -231,26 +231,26 @@ def compile_loss(loss_fn: MeanLoss, s: TrainSettings, kind: str) -> None:
     loss_fn.compile(fullgraph=True, dynamic=False)
 
 
-def to_device(array: np.ndarray, compute: device.Compute) -> Tensor:
+def to_device(x: np.ndarray, compute: device.Compute) -> Tensor:
     """Copy an array to the device of the run, without waiting for a GPU."""
-    x = torch.from_numpy(array)
+    tensor = torch.from_numpy(x)
     if compute.kind == "cuda":
-        x = x.pin_memory()
-    return x.to(compute.device, non_blocking=True)
+        tensor = tensor.pin_memory()
+    return tensor.to(compute.device, non_blocking=True)
 
 
 @torch.no_grad()
 def estimate_loss(run: Run) -> float:
     """The mean loss over eval_iters batches of validation text: evenly spaced, always the same."""
     s = run.settings
-    arrays = rows.validation(run.corpus, s.block_size, s.eval_iters * s.batch_size)
-    # all inputs and all targets, (sequences, block_size) each
-    x, y = (to_device(array, run.compute) for array in arrays)
+    inputs, targets = rows.validation(run.corpus, s.block_size, s.eval_iters * s.batch_size)
+    x = to_device(inputs, run.compute)  # (sequences, block_size)
+    y = to_device(targets, run.compute)  # the same
     nats = 0.0
     run.model.eval()
-    for idx, targets in zip(x.split(s.batch_size), y.split(s.batch_size), strict=True):
+    for idx, wanted in zip(x.split(s.batch_size), y.split(s.batch_size), strict=True):
         with device.autocast(run.compute):
-            nats += float(run.model.losses(idx, targets).double().sum())
+            nats += float(run.model.losses(idx, wanted).double().sum())
     run.model.train()
     return nats / int((y >= 0).sum())
 
@@ -322,18 +322,18 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         model.draw_ids(s.seed, step, s.block_size)  # for schemes with random positions
 
         # forward and backward: sequences are numbered in the shuffled order of the corpus; this
-        # process takes numbers begin ... end - 1, a micro-batch at a time
+        # process takes numbers begin ... stop - 1, a micro-batch at a time
         share = s.sequences_per_step // processes.size  # sequences of this process
         begin = (step * processes.size + processes.rank) * share
-        end = begin + share
+        stop = begin + share
         loss = torch.zeros((), device=compute.device)
-        for first in range(begin, end, s.batch_size):
-            count = min(s.batch_size, end - first)
-            batch = rows.batch(run.corpus, s.block_size, data_seed, first, count)
-            # (count, block_size) each
-            idx, targets = (to_device(array, compute) for array in batch)
+        for first in range(begin, stop, s.batch_size):
+            count = min(s.batch_size, stop - first)
+            x, y = rows.batch(run.corpus, s.block_size, data_seed, first, count)
+            idx = to_device(x, compute)  # (count, block_size)
+            targets = to_device(y, compute)  # the same
             if processes.size > 1:  # average the gradients after the last micro-batch only
-                ddp_loss.require_backward_grad_sync = first + count == end
+                ddp_loss.require_backward_grad_sync = first + count == stop
             with device.autocast(compute):
                 part = ddp_loss(idx, targets) * (count / share)
             scaler.scale(part).backward()

@@ -211,7 +211,7 @@ def test_losses_in_blocks_have_the_gradients_of_the_mean(monkeypatch):
     gpt(idx, idx)[1].backward()
     expected = gpt.wte.weight.grad.clone()
     gpt.zero_grad()
-    monkeypatch.setattr(GPT, "loss_rows", lambda self, x: 5)
+    monkeypatch.setattr(GPT, "rows_per_block", lambda self, x: 5)
     MeanLoss(gpt)(idx, idx).backward()
     torch.testing.assert_close(gpt.wte.weight.grad, expected)
 

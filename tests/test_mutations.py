@@ -94,8 +94,8 @@ attention.py | test_schemes | cache
 - offset = len(part.key_ids) - len(part.query_ids)
 + offset = 0
 model.py | test_schemes | cache
-- self.tensors[place][:, :, self.n : stop] = x
-+ self.tensors[place][:, :, : x.shape[2]] = x
+- self.tensors[slot][:, :, self.n : stop] = x
++ self.tensors[slot][:, :, : x.shape[2]] = x
 zoo/fire.py | test_schemes | paper and fire
 - longest = torch.maximum(i, self.a.abs() * self.threshold)
 + longest = torch.maximum(j, self.a.abs() * self.threshold)
