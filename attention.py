@@ -13,7 +13,7 @@ A score is q.k x scale, times the temperature, plus biases; -inf if the query ma
 
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -205,8 +205,9 @@ def choose_path(plan: Plan, compiled: bool, dropout: float = 0.0) -> str:
     if on_gpu and training and torch.are_deterministic_algorithms_enabled():
         return "scored"  # the kernels sum gradients in no fixed order
     if not plan.biases and not plan.masks and (whole_text or plan.n_queries == 1):
-        # in compiled CPU code, two matrix products are faster for short texts
-        return "masked" if compiled and not on_gpu and n_keys <= PRODUCT_KEYS else "fused"
+        if compiled and not on_gpu and n_keys <= PRODUCT_KEYS:
+            return "masked"  # two matrix products are faster for short texts
+        return "fused"
     if on_gpu and whole_text and (compiled or COMPILE_FLEX) and can_flex(plan, training, dropout):
         return "flex"
     return "masked"
@@ -435,7 +436,7 @@ def _scored(q, k, v, prepared, scale, features):
     n_queries = q.shape[-2]
     size = block_rows(q, k)
 
-    def block(start):
+    def attend_from(start):
         stop = min(start + size, n_queries)
         end = k.shape[-2] - n_queries + stop  # the block sees the keys before this place
         return reference(
@@ -448,7 +449,12 @@ def _scored(q, k, v, prepared, scale, features):
             prepared.dropout,
         )
 
-    if q.is_cuda and torch.is_grad_enabled():
-        block = partial(checkpoint, block, use_reentrant=False)
-    blocks = [block(start) for start in reversed(range(0, n_queries, size))]
-    return torch.cat(blocks[::-1], -2)
+    recompute = q.is_cuda and torch.is_grad_enabled()
+    outputs = []
+    # the largest block first: the others reuse its memory
+    for start in reversed(range(0, n_queries, size)):
+        if recompute:
+            outputs.append(checkpoint(attend_from, start, use_reentrant=False))
+        else:
+            outputs.append(attend_from(start))
+    return torch.cat(outputs[::-1], -2)
