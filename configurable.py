@@ -9,6 +9,7 @@ import difflib
 import functools
 import hashlib
 import json
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -158,7 +159,7 @@ class GPTConfig(ModelSettings):
         if self.n_inner:
             return self.n_inner
         if self.mlp == "swiglu":
-            return 32 * -(-self.n_embd // 12)  # rounded up to a multiple of 32
+            return 32 * math.ceil(self.n_embd / 12)  # rounded up to a multiple of 32
         return 4 * self.n_embd
 
 
@@ -488,7 +489,7 @@ def read_word(cls: type[Settings], word: str) -> dict[str, Any]:
         elif isinstance(default, tuple):
             value = [read_literal(item) for item in text.split(",") if item.strip()]
         else:
-            value = read_literal(text or "true")  # --diagnose alone
+            value = read_literal(text or "true")  # --diagnose alone means True
         return checked(cls, {name: value})
     except UserError as error:
         raise UserError(f"command line: {error}") from None

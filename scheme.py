@@ -176,8 +176,8 @@ def load_file(path: Path) -> dict[str, type[Piece]]:
         raise UserError(f"there is no Python file {path} to take position schemes from")
     name = f"pos_{hashlib.sha256(str(path).encode()).hexdigest()}"
     spec = importlib.util.spec_from_file_location(name, path)
-    # torch.compile looks up a function's module by name
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where torch.compile looks up the module of a function
     sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)
@@ -274,7 +274,7 @@ def build(
     """
     extends = shape.trained
     pieces = {}
-    layers = [() for _ in range(n_layer)]
+    layers = n_layer * [()]
     for number, mention in enumerate(expression.mentions):
         name = mention.name
         if extends and name == "none":  # layers without extension
@@ -513,7 +513,7 @@ class Scheme(nn.Module):
         self.expression = parse(text)
         self.text = self.expression.text
         self.shape = shape
-        self.pos_file = pos_file and Path(pos_file).resolve()
+        self.pos_file = Path(pos_file).resolve() if pos_file else None
         pieces, self.layers = build(self.expression, n_layer, shape, self.pos_file)
         self.pieces = nn.ModuleDict(pieces)
         limits = [piece.limit for piece in pieces.values() if piece.limit and not piece.ids]
