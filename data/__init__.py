@@ -173,24 +173,24 @@ class FileTokenizer(Tokenizer):
     def __init__(self, path: Path, end: int | None = None) -> None:
         """UserError if the file cannot be read, or does not define the bytes of its tokens."""
         try:
-            from tokenizers import Tokenizer as Library
+            import tokenizers
 
-            self.library = Library.from_file(str(path))
-        except Exception as error:  # the library has no exception class for it
+            self.inner = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # tokenizers has no exception class for it
             raise UserError(
                 f"{path} cannot be read as a tokenizer ({error!s:.160}): "
                 "install tokenizers with pip, or restore the file"
             ) from error
-        self.library.encode_special_tokens = True
+        self.inner.encode_special_tokens = True
         self.end = end
-        content = self.library.to_str()
+        content = self.inner.to_str()
         byte_level = '"ByteLevel"' in content
         if not byte_level and '"byte_fallback":true' not in content:
             raise UserError(f"{path} has no token for each byte: take another model's tokenizer")
-        added = self.library.get_added_tokens_decoder()
+        added = self.inner.get_added_tokens_decoder()
         self.vocabulary = []
-        for n in range(max(self.library.get_vocab().values()) + 1):
-            name = self.library.id_to_token(n) or ""  # an unused id has no bytes
+        for n in range(max(self.inner.get_vocab().values()) + 1):
+            name = self.inner.id_to_token(n) or ""  # an unused id has no bytes
             if byte_level and n not in added:
                 self.vocabulary.append(bytes(BYTE_SIGNS.index(sign) for sign in name))
             elif re.fullmatch("<0x[0-9A-F]{2}>", name):
@@ -200,7 +200,7 @@ class FileTokenizer(Tokenizer):
 
     def array(self, text: str) -> np.ndarray:
         """Token ids, (n,) uint32."""
-        ids = self.library.encode(text, add_special_tokens=False).ids
+        ids = self.inner.encode(text, add_special_tokens=False).ids
         return np.array(ids, dtype=np.uint32)
 
 

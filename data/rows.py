@@ -13,9 +13,9 @@ never reads the correct answer. The entry "rows" of meta.json has
     trained    the largest size in training
     inputs     inputs of a training row
     sizes      size, number and width of the validation rows, in the order of the split
-    chance     the share of right answers of a guess (not of images)
-    majority   that of who says what was written most often; None where that is no cheap way
-    copied     of mqar: true, see above; elsewhere it is left out
+    chance     the share that a guess gets right (not of images)
+    majority   the share that the value written most often gets right; None where it is no shortcut
+    copied     true for mqar, see above; left out elsewhere
 
 data/recall makes a different kind of rows, in which there may be text between questions. A training
 or test sequence of any length is a chunk of a row. There is one more file, val_documents.npy: the

@@ -92,7 +92,7 @@ def test_a_tokenizer_gives_the_text_back_and_its_bytes(kind, toy_gpt2, tmp_path)
         assert ids == toy_gpt2.encode_ordinary(WORDS) and tokenizer.end == 264
         assert 264 not in tokenizer.encode("a <|endoftext|> b")
     if kind == "byte_level":
-        names = [tokenizer.library.id_to_token(i) for i in ids]
+        names = [tokenizer.inner.id_to_token(i) for i in ids]
         assert names == [data.signs_of(tokenizer.vocabulary[i]) for i in ids]
     if tokenizer.end is not None:
         assert tokenizer.token_bytes()[tokenizer.end] == 0
