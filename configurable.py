@@ -119,6 +119,11 @@ class ModelSettings(Settings):
     parallel_blocks: bool = setting(False, "attention and MLP read the same input")
     tie_embeddings: bool = setting(True, "output layer and token embedding share weights")
 
+    def gpt(self, vocab_size: int) -> "GPTConfig":
+        """The config of the model for a vocabulary; UserError if there can be no such model."""
+        shape = {f.name: getattr(self, f.name) for f in fields(ModelSettings)}
+        return GPTConfig(vocab_size=vocab_size, **shape)
+
 
 @dataclass(frozen=True)
 class GPTConfig(ModelSettings):
@@ -235,11 +240,6 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
     backend: Literal["auto", "nccl", "gloo"] = setting(
         "auto", "for several processes: nccl or gloo; auto: nccl on GPUs", "manner"
     )
-
-    def gpt(self, vocab_size: int) -> GPTConfig:
-        """The config of the model for a vocabulary; UserError if there can be no such model."""
-        shape = {f.name: getattr(self, f.name) for f in fields(ModelSettings)}
-        return GPTConfig(vocab_size=vocab_size, **shape)
 
     @property
     def sequences_per_step(self) -> int:

@@ -18,13 +18,13 @@ if __name__ == "__main__":  # --help answers before torch is imported
 import inspect
 import math
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import torch
 
-from configurable import GPTConfig, ModelSettings, configure, run_program
+from configurable import configure, run_program
 from posenc import Extension, Rotary, Shape, scheme_name
 from runs.examine import examine
 from runs.results import show
@@ -67,7 +67,7 @@ def main() -> None:
         kind = find(parse(text).mentions[0].name, pos_file)
         name = "extend" if issubclass(kind, Extension) else "pos"
         settings = replace(settings, **{name: text})
-    config = GPTConfig(**{f.name: getattr(settings, f.name) for f in fields(ModelSettings)})
+    config = settings.gpt(vocab_size=256)
     shape = Shape(config.n_head, config.scheme_width, config.n_embd, config.block_size)
     scheme = Scheme(config.pos, shape, config.n_layer, pos_file)
     scheme.extend(config.extend)
