@@ -43,7 +43,7 @@ from configurable import (
 from runs import results
 from runs.checkpoint import read_config
 from runs.figures import plot_rows, plot_training
-from runs.log import logged
+from runs.log import diverged, logged
 
 RUN_FILES = ("config.json", "extrapolation.json")
 
@@ -58,16 +58,17 @@ def describe(folder: Path, dataset: str) -> dict[str, Any]:
     line = {"folder": str(folder)}
     if (folder / "config.json").exists():  # a Hugging Face model has none
         s = read_config(folder)["settings"]
-        last = (logged(folder) or [{"step": 0}])[-1]
+        lines = logged(folder)
+        step = lines[-1]["step"] if lines else 0
         line |= {"corpus": s["dataset"], "L": s["block_size"], "pos": s["pos"]}
-        line["step"] = f"{last['step']}/{s['max_iters']}"
-        if "diverged" in last:
+        line["step"] = f"{step}/{s['max_iters']}"
+        if diverged(folder):
             line["step"] += " diverged"
     if is_tested(folder):
         rows = results.select(results.load_rows([folder]), dataset)
-        last = rows.iloc[-1]
-        line |= {"corpus": last.dataset, "L": last.train_length, "pos": last.pos}
-        line |= {"tested": f"at {last.step}"} | results.summary(rows)
+        row = rows.iloc[-1]
+        line |= {"corpus": row.dataset, "L": row.train_length, "pos": row.pos}
+        line |= {"tested": f"at {row.step}"} | results.summary(rows)
     return line
 
 
@@ -131,20 +132,21 @@ def main() -> None:
     """Print the tables of the runs and draw them, or list them."""
     settings, words = configure(ReportSettings, sys.argv[1:], __doc__)
     folders = [Path(word) for word in words or ["out"]]
-    comparisons = [at for at in folders if at.is_file() or (at / "rows.csv.xz").exists()]
-    untested = [at for at in folders if at not in comparisons and not is_tested(at)]
+    comparisons = [path for path in folders if path.is_file() or (path / "rows.csv.xz").exists()]
+    untested = [path for path in folders if path not in comparisons and not is_tested(path)]
+    is_csv = settings.format == "csv"  # of all rows, or of those of a corpus
     if untested:
         # folders of several runs, or untested runs: make a list
-        runs = set()
         if comparisons:
             raise UserError(
                 f"{untested[0]} is not a tested run: it cannot be shown with {comparisons[0]}"
             )
-        for at in folders:
-            found = [path.parent for path in at.rglob("*.json") if path.name in RUN_FILES]
+        runs = set()
+        for folder in folders:
+            found = [path.parent for path in folder.rglob("*.json") if path.name in RUN_FILES]
             if not found:
                 raise UserError(
-                    f"there is no run in {at}: name a run folder, as out/RUN; an unfinished "
+                    f"there is no run in {folder}: name a run folder, as out/RUN; an unfinished "
                     "comparison resumes with its ablate.py command"
                 )
             runs.update(found)
@@ -152,23 +154,25 @@ def main() -> None:
             raise UserError(
                 f"--out and --show are for tested runs: python evaluate.py {untested[0]} tests one"
             )
-        if settings.format != "csv":
+        if not is_csv:
             print(list_runs(sorted(runs), settings))
             return
         folders = [folder for folder in sorted(runs) if is_tested(folder)]
     rows = results.load_rows(folders)
-    is_csv = settings.format == "csv"  # of all rows, or of those of a corpus
     if settings.dataset or not is_csv:
         # comparisons may be of several corpora
         extend = "all" if is_csv or comparisons == folders else None
         rows = results.select(rows, settings.dataset, extend)
-        for at in comparisons:
-            if not results.load_rows(at).run.isin(rows.run).any():
-                raise UserError(f"{at} was not tested on {rows.dataset.iloc[0]}: show it by itself")
+        for path in comparisons:
+            if not results.load_rows(path).run.isin(rows.run).any():
+                raise UserError(
+                    f"{path} was not tested on {rows.dataset.iloc[0]}: show it by itself"
+                )
     rows = results.rename(rows, settings.labels)
-    for at in comparisons:
-        if (at / "about.json").exists():
-            for name, reason in read_json(at / "about.json").get("without", {}).items():
+    for path in comparisons:
+        about = path / "about.json"
+        if about.exists():
+            for name, reason in read_json(about).get("without", {}).items():
                 print(f"without {name}: {reason}", file=sys.stderr)
     size = []
     if settings.size:

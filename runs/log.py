@@ -29,7 +29,8 @@ def logged(folder: str | Path) -> list[dict[str, Any]]:
 
 def diverged(folder: str | Path) -> bool:
     """Whether the training in a run folder ended because its loss was not finite."""
-    return any("diverged" in line for line in logged(folder)[-1:])
+    lines = logged(folder)
+    return bool(lines) and "diverged" in lines[-1]
 
 
 def flops_per_token(model: GPT, length: int) -> int:
