@@ -48,6 +48,7 @@ from data.rows import (
     unread,
 )
 from runs import answers, device, diagnose, results
+from runs.answers import BATCH_TOKENS
 from runs.checkpoint import (
     Run,
     lock_folder,
@@ -68,7 +69,6 @@ MAX_SCORED = 32  # targets at a place of fixed_targets
 LARGEST_REACH = 65536  # inputs, a power of two
 MOST_PLACES = 65536  # from which those for tuning are taken
 LONG_DOCUMENTS = 4096  # inputs; if documents allow only a smaller reach, windows run across them
-BATCH_TOKENS = 16384  # inputs of one forward pass
 FEW_KEYS = 100  # fewer key targets than this are not measured
 BYTES = 256  # in a corpus with questions, tokens below this are text
 CHECK_WINDOWS = 8  # windows that are also tested in float32
@@ -90,7 +90,7 @@ class Places:
     ends: np.ndarray  # (windows,) offset of each place's last target, in van der Corput's order
     scored: int  # targets at a place
     tokens: int  # in the split
-    chunk: int  # inputs of a chunk, unless the test length is longer
+    chunk_size: int  # inputs of a chunk, unless the test length is longer
     across_documents: bool  # whether the windows run across the starts of documents
 
 
@@ -128,8 +128,8 @@ def find_places(corpus: data.Corpus, windows: int = MOST_WINDOWS) -> Places:
         shares = np.append(shares, shares + 0.5 / len(shares))
     ends = candidates[(shares * len(candidates)).astype(np.int64)]
     scored = max(1, min(MAX_SCORED, reach // 4))  # so that a shorter test looks no further back
-    chunk = min(CHUNK, floor_power_of_two((n_tokens - 1) // CHUNKS))
-    return Places(reach, len(candidates), ends, scored, n_tokens, chunk, across)
+    chunk_size = min(CHUNK, floor_power_of_two((n_tokens - 1) // CHUNKS))
+    return Places(reach, len(candidates), ends, scored, n_tokens, chunk_size, across)
 
 
 def floor_power_of_two(number: int) -> int:
@@ -164,7 +164,7 @@ def fixed_targets(places: Places, length: int) -> Windows:
 
 def nonoverlapping(places: Places, length: int) -> Windows:
     """The chunks, cut every `length` inputs; the last window may be shorter. All are scored."""
-    size = max(places.chunk, length)
+    size = max(places.chunk_size, length)
     starts = data.evenly(places.tokens - size, CHUNKS)  # of the chunks
     cuts = np.append(np.arange(0, size, length), size)  # in a chunk, with its two ends
     lengths = np.diff(cuts)
@@ -185,7 +185,7 @@ def check_room(corpus: data.Corpus, places: Places, protocol: str, length: int) 
     """Raise UserError if a corpus is too short for a test."""
     few = f"the {places.tokens} validation tokens of {corpus.name} are too few for"
     if protocol == "nonoverlapping":
-        if places.tokens - max(places.chunk, length) < CHUNKS:
+        if places.tokens - max(places.chunk_size, length) < CHUNKS:
             raise UserError(f"{few} {CHUNKS} chunks of {length}")
     elif places.candidates < len(places.ends):
         raise UserError(f"{few} {len(places.ends)} windows")
@@ -263,7 +263,7 @@ def losses_at(tester: Tester, places: Places, length: int, kept: int | None = No
 def begin_row(tester: Tester, about: dict, protocol: str, length: int, windows: int) -> dict:
     """The fields of a row that say what was asked; `about` is from `describe_run`."""
     scheme = tester.model.pos
-    files = {}  # a changed extension is another question
+    files = None  # a changed extension is another question
     if scheme.extend_text:
         files = {name: scheme_sha256(path) for name, path in scheme_files(scheme).items()}
     return {
@@ -271,7 +271,7 @@ def begin_row(tester: Tester, about: dict, protocol: str, length: int, windows: 
         "length": length,
         "extend": scheme.extend_text or None,
         "factor": scheme.factor(length),
-        "files_sha256": files or None,
+        "files_sha256": files,
         "dataset": tester.corpus.name,
         "split_sha256": tester.corpus.split_sha256("val"),
         "step": about["step"],
@@ -289,7 +289,7 @@ def extrapolation(tester: Tester, about: dict, settings: Any) -> dict:
     corpus = tester.corpus
     started = time.perf_counter()
     tester.model.eval()
-    test = loss_rows
+    test = text_rows
     if "rows" in corpus.meta:
         test = answer_rows
     elif "questions" in corpus.meta:
@@ -299,7 +299,7 @@ def extrapolation(tester: Tester, about: dict, settings: Any) -> dict:
     return about | {"unit": corpus.unit, "rows": rows, "seconds": seconds}
 
 
-def loss_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
+def text_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
     """The measured rows of a corpus of text. A line is printed for each."""
     corpus = tester.corpus
     train_length = about["train_length"]
@@ -324,9 +324,9 @@ def loss_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
         few = replace(places, ends=places.ends[:CHECK_WINDOWS])
         exact = replace(tester, compute=replace(tester.compute, dtype=None))
         nats = losses_at(exact, few, row["length"]).mean()
-        less = np.mean(row["block_nats"][:CHECK_WINDOWS]) - nats
+        difference = np.mean(row["block_nats"][:CHECK_WINDOWS]) - nats
         where = f"fixed_targets at {row['length']}, {CHECK_WINDOWS} windows"
-        row["note"].append(f"{where}: {row['dtype']} minus float32 is {less:+.5f} nats")
+        row["note"].append(f"{where}: {row['dtype']} minus float32 is {difference:+.5f} nats")
 
     rows += key_rows(tester, about, places, fixed, nats_at)
     for row in rows:
@@ -341,7 +341,7 @@ def key_rows(
 ) -> list[dict]:
     """Rows of key_targets, one for each of the rows of fixed_targets, unless there are too few.
 
-    For nats_at see `loss_rows`.
+    For nats_at see `text_rows`.
     """
     corpus = tester.corpus
     if not any("dtype" in row for row in fixed):  # none could be measured
@@ -361,8 +361,9 @@ def key_rows(
         offsets = fixed_targets(places, length).targets()
         key = begin_row(tester, about, "key_targets", length, len(places.ends))
         key |= {"targets": answers.digest(np.sort(offsets[is_key])), "nats": None}
-        names = ("dtype", "attention", "diverged", "reason")
-        key |= {name: row[name] for name in names if name in row}
+        for name in ("dtype", "attention", "diverged", "reason"):
+            if name in row:
+                key[name] = row[name]
         if nats_at[length] is not None:
             key["note"] = row["note"]
             key |= target_fields(corpus, offsets, nats_at[length], is_key)
@@ -388,7 +389,7 @@ def loss_fields(
     """The measured fields of a row of text, and the nats of its targets, (blocks, targets).
 
     If it cannot be measured, or the loss is not finite, the nats are None and there is a reason.
-    The "note" is a list, to which `loss_rows` may add before it joins them.
+    The "note" is a list, to which `text_rows` may add before it joins them.
     """
     corpus = tester.corpus
     scheme = tester.model.pos
@@ -633,12 +634,13 @@ def evaluate_run(
             measured = results.load_result(run.folder)["rows"]
         if not again:
             is_measured = True  # at every length
-            dtype = {"dtype": tester.compute.dtype_name}
+            dtype = tester.compute.dtype_name
             for n in tested_lengths(about["train_length"], lengths):
-                asked = begin_row(tester, about, protocols[0], n, settings.eval_windows) | dtype
-                # a row that has all these fields answers the question; one that could not be
-                # measured has no dtype
-                is_measured &= any(asked.items() <= (dtype | row).items() for row in measured)
+                asked = begin_row(tester, about, protocols[0], n, settings.eval_windows)
+                # the rows that have all these fields; one that could not be measured has no dtype
+                found = [row for row in measured if asked.items() <= row.items()]
+                if dtype not in [row.get("dtype", dtype) for row in found]:
+                    is_measured = False
             if is_measured:
                 continue
         result = extrapolation(tester, about, settings)
@@ -686,10 +688,9 @@ def main() -> None:
     """Test runs and print their table; draw a figure of several, or if --out names one."""
     settings, words = configure(EvaluateSettings, sys.argv[1:], __doc__)
     device.set_up_cpu()
-    folders = named_folders(words)
     tested = {}
     with device.memory_advice("lower eval_lengths, or leave the longest out"):
-        for folder in folders:
+        for folder in named_folders(words):
             run = open_model(folder, settings)
             if settings.diagnose:
                 diagnose_run(run, settings)

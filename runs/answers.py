@@ -15,7 +15,6 @@ the longest texts that were tested, N = 32 L by default:
 """
 
 import hashlib
-import itertools
 import math
 import time
 from typing import Any
@@ -220,7 +219,7 @@ def is_exact_match(tested: Tested) -> bool:
     return any(row["protocol"] == "exact_match" for row in tested.values())
 
 
-def share(row: dict) -> float:
+def share_right(row: dict) -> float:
     """The share of texts without a mistake; nan where there is no loss."""
     return math.nan if math.isnan(row["nats"]) else row["exact"] / row["texts"]
 
@@ -276,7 +275,12 @@ def accuracies(tested: Tested) -> pd.DataFrame:
 
 def solved(tested: Tested) -> int:
     """Of exact match: the largest size up to which SOLVED of the texts are without a mistake."""
-    return max(itertools.takewhile(lambda n: share(tested[n]) >= SOLVED, tested), default=0)
+    largest = 0
+    for size, row in tested.items():
+        if not share_right(row) >= SOLVED:  # also where it is nan
+            break
+        largest = size
+    return largest
 
 
 def reaches(tested: Tested) -> dict[str, int]:
@@ -307,7 +311,7 @@ def verdict(tested: Tested) -> str:
 
 
 def reader(reading: pd.DataFrame) -> str:
-    """What kind of a reader has these `accuracies`, in a few words."""
+    """The kind of reader that has these `accuracies`, in a few words."""
     first = reading.iloc[0]
     if first.inside < LEARNED:
         return "has not learned to find a name"
@@ -330,7 +334,7 @@ def table(tested: Tested) -> pd.DataFrame:
     exact match the share of texts without a mistake by size.
     """
     if is_exact_match(tested):
-        shares = {n: share(row) for n, row in tested.items()}
+        shares = {n: share_right(row) for n, row in tested.items()}
         return pd.DataFrame({"right": shares}).rename_axis("N")
     bins = bin_table(tested)
     bins["octave"] = 2 ** np.floor(np.log2(bins["first"])).astype(int)

@@ -16,7 +16,7 @@ SMALL += " --dtype=float32"
 def run(here, monkeypatch, capsys):
     """Call the program with more words, in a folder of its own: what it prints."""
     monkeypatch.setattr(bench, "CUBE", 64)
-    monkeypatch.setattr(bench, "TEST_TOKENS", 256)
+    monkeypatch.setattr(bench, "BATCH_TOKENS", 256)
 
     def call(*words: str) -> str:
         monkeypatch.setattr(sys, "argv", ["bench", *SMALL.split(), *words])

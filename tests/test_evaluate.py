@@ -135,7 +135,7 @@ def test_places_depend_on_the_split_alone_and_the_first_64_of_256_are_the_64():
     for count in (64, 128, 256):
         gaps = np.diff(np.sort(many.ends[:count]))
         assert gaps.max() - gaps.min() <= 1
-    assert [evaluate.find_places(corpus([n])).chunk for n in (65537, 65536)] == [4096, 2048]
+    assert [evaluate.find_places(corpus([n])).chunk_size for n in (65537, 65536)] == [4096, 2048]
 
 
 # ---- the protocols, by hand

@@ -32,13 +32,13 @@ from configurable import UserError, configure, run_program
 from data import rows
 from model import GPT
 from runs import device
+from runs.answers import BATCH_TOKENS
 from runs.checkpoint import training_corpus
 from runs.log import flops_per_token
 from runs.results import show
 from tools import BenchSettings
 from train import MeanLoss, compile_loss, configure_optimizers, to_device
 
-TEST_TOKENS = 16384  # inputs per forward pass in a test
 CUBE = 2048  # rows and columns of the multiplied matrices
 LEGEND = (
     "nope       median of the ratios to the speed of nope in each turn; low, high: all of them",
@@ -65,15 +65,14 @@ def prepare(
         loss_fn = MeanLoss(model)
         optimizers = configure_optimizers(model, s, compute.dtype)
         compile_loss(loss_fn, s, compute.kind)
-        batch = rows.batch(corpus, s.block_size, s.seed, 0, s.batch_size)
+        x, y = rows.batch(corpus, s.block_size, s.seed, 0, s.batch_size)
 
         def step() -> None:
             model.draw_ids(s.seed, 0, s.block_size)
             for _ in range(s.gradient_accumulation_steps):
-                idx, targets = (to_device(array, compute) for array in batch)
                 with device.autocast(compute):
-                    loss = loss_fn(idx, targets) / s.gradient_accumulation_steps
-                loss.backward()
+                    loss = loss_fn(to_device(x, compute), to_device(y, compute))
+                (loss / s.gradient_accumulation_steps).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), s.grad_clip or torch.inf)
             for optimizer in optimizers:
                 optimizer.step()
@@ -84,7 +83,7 @@ def prepare(
     if part == "test":
         length = min(max(s.eval_lengths, default=16 * s.block_size), len(text) - 1)
         # as many long texts as evaluate.py reads at once
-        texts = text[: length + 1].expand(max(1, TEST_TOKENS // length), -1)
+        texts = text[: length + 1].expand(max(1, BATCH_TOKENS // length), -1)
 
         @torch.no_grad()
         def test() -> None:
