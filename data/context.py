@@ -25,7 +25,7 @@ MATCHED = 32  # the longest match length distinguished
 NEAR = 128  # tokens of context from which a key target is not predictable
 KEY_GAIN = 0.5  # nats that more context must gain at a key target ...
 KEY_LOSS = 2.0  # ... to below this loss
-SHARES = np.concatenate([[0], np.geomspace(1e-3, 0.999, 60)])
+SHARES = np.concatenate([[0], np.geomspace(1e-3, 0.999, 60)])  # the weights `a` that are tried
 
 
 def hash_contexts(tokens: np.ndarray, order: int, vocab_size: int) -> np.ndarray:

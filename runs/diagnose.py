@@ -47,7 +47,7 @@ first 4   the weight of the first 4 tokens of the text
 attended  the sum of the weights: 1 for a softmax, less beside a sink and its like"""
     n = texts.shape[1]
     place = torch.arange(n, device=texts.device)
-    edges = [0, *(1 << k for k in range((n - 1).bit_length())), n]
+    edges = [0, *(2**k for k in range((n - 1).bit_length())), n]  # lines end at 1, 2, 4 ... n keys
     measured = []  # of each text and layer: (lines, 5)
     attend = attention.attend
 
@@ -90,7 +90,7 @@ def far_shuffled(score: Callable[..., np.ndarray], lengths: list[int]) -> Findin
     note = """kept  so many tokens before each target, or more, stay in place; the rest are shuffled
 N     rise of the loss, nats, in texts of N tokens; 0 where nothing is shuffled"""
     octaves = (lengths[-1] // lengths[0]).bit_length() + 2
-    kept = sorted({max(1, lengths[0] << k >> 3) for k in range(octaves)})
+    kept = sorted({max(1, lengths[0] * 2**k // 8) for k in range(octaves)})  # from L / 8 on
     columns = {}
     for n in lengths:
         nats = score(n, n)  # nothing is shuffled
