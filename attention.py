@@ -381,7 +381,7 @@ def _masked(q, k, v, prepared, scale):
     visible = [(n_keys, 0)]
     if added is None:
         visible += [piece.visible for piece in plan.masks if piece.visible]
-    window_size, sinks = min(visible)
+    window_size, sinks = min(visible)  # the narrowest
     size = n_queries if is_one_block else block_rows(q[:1], k)  # added scores have no batch
     places = torch.arange(n_keys, device=q.device)
     outputs = []

@@ -56,8 +56,8 @@ def with_cached(cache, layer, name, x, pack_piece):
     """Append x (B, heads, t, D) of t new tokens to the cache, and return (B, heads, S, D) of all S
     tokens so far. If the cache is None, x is all there is.
 
-    `pack_piece` is a piece that decides how the cache stores x, or None. Without a cache, x is
-    rounded in the same way, and gradients pass as if it were not.
+    `pack_piece`, unless it is None, decides how the cache stores x. Without a cache, x is rounded
+    as if it had been stored, and gradients pass as if it had not.
     """
     if pack_piece is None:
         return x if cache is None else cache.append(layer, name, x)

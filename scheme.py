@@ -398,8 +398,8 @@ def check_layer(pieces, extensions, text):
             reason = f"cannot be combined: only {name} can read the positions it sets"
         elif a.extends and b_reads and other not in a.extends:
             reason = f"cannot be combined: {name} extends {' or '.join(a.extends)} only"
-        # an extension that makes real numbers of positions, or makes them layer by layer, beside a
-        # table with one vector for each whole position, which all layers share
+        # embeddings are added once for all layers, and a table has vectors for whole positions
+        # only; an extension makes positions real numbers, or different ones in each layer
         elif a.can_extend and (a.ids or a.draw) and b.embed and (b.limit or a.per_layer):
             reason = f"cannot be combined: {other} has vectors for whole positions only"
         # b draws positions of a longer text: a factor that depends on the length would count twice
