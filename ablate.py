@@ -124,7 +124,7 @@ class Cell:
             return False
         return config is not None
 
-    def state(self) -> tuple[str, int]:
+    def progress(self) -> tuple[str, int]:
         """Its state in words, for --plan, and the step from which train.py resumes."""
         if self.is_finished():
             return "finished", self.settings.max_iters
@@ -195,7 +195,7 @@ def make_cells(schemes: list[str], settings: AblateSettings) -> list[Cell]:
     return cells
 
 
-def share(cells: list[Cell], only: str) -> list[Cell]:
+def share_of(cells: list[Cell], only: str) -> list[Cell]:
     """The I-th of N shares of the cells, where `only` is "I/N". UserError if I > N."""
     part, parts = map(int, only.split("/"))
     if part > parts:
@@ -228,9 +228,8 @@ def examine_cells(cells: list[Cell]) -> None:
         corpus = training_corpus(s)
         evaluate.check_lengths(corpus, s.eval_windows, [s.block_size, *s.eval_lengths])
         if s.examine:
-            pos_file = Path(s.pos_file).resolve() if s.pos_file else None
             config = s.gpt(corpus.vocab_size)
-            for warning in examine(config, pos_file, s.block_size, cell.folder):
+            for warning in examine(config, s.pos_file, s.block_size, cell.folder):
                 print(f"warning: {cell.label}: {warning}")
 
 
@@ -328,7 +327,8 @@ def show_plan(cells: list[Cell], jobs: int, dtype: str) -> None:
     are timed. UserError if one fails.
     """
     for cell in cells:
-        print(f"{cell.name}: {cell.state()[0]}; {cell.folder}")
+        state, _ = cell.progress()
+        print(f"{cell.name}: {state}; {cell.folder}")
     waiting = [cell for cell in cells if not cell.is_finished()]
     trials = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -337,7 +337,7 @@ def show_plan(cells: list[Cell], jobs: int, dtype: str) -> None:
             s = replace(s, drop_pos=0, eval_lengths=(s.block_size,), wandb_log=False)
             trials[label] = Cell(f"forty steps of {label}", replace(s, log_interval=20))
         for name, reason in train_cells(list(trials.values()), jobs, dtype).items():
-            raise UserError(f"{name}: {reason}")
+            raise UserError(f"{name}: {reason}")  # the first failure
         logs = {label: logged(trial.folder) for label, trial in trials.items()}
     seconds = 0.0
     for cell in waiting:
@@ -345,7 +345,8 @@ def show_plan(cells: list[Cell], jobs: int, dtype: str) -> None:
         first = cell.settings.tokens_per_step / lines[0]["tokens_per_s"]  # seconds; it compiles
         later = cell.settings.tokens_per_step / lines[-1]["tokens_per_s"]
         print(f"{cell.name}: {1000 * later:.1f} ms a step, {first:.0f} s the first")
-        seconds += first + later * (cell.settings.max_iters - cell.state()[1])
+        _, begun_at = cell.progress()
+        seconds += first + later * (cell.settings.max_iters - begun_at)
     print(f"training, {jobs} at once: about {seconds / jobs / 60:.1f} min, and then the tests")
 
 
@@ -366,7 +367,7 @@ def pick_rates(cells: list[Cell], settings: AblateSettings, dtype: str) -> dict[
             # never a cell of a comparison
             s = replace(s, out_dir=f"{run_folder(s)}-trial{s.max_iters}")
             trials[cell.label, rate] = Cell(f"trial of {cell.label} lr={rate}", s)
-    train_cells(share(list(trials.values()), settings.only), settings.jobs, dtype)
+    train_cells(share_of(list(trials.values()), settings.only), settings.jobs, dtype)
     # a line for each scheme, a column for each rate
     losses = pd.Series({key: trial_loss(trial) for key, trial in trials.items()}).unstack()
     print(results.show("loss by learning rate", losses.rename_axis("scheme")))
@@ -395,12 +396,12 @@ def trial_loss(trial: Cell) -> float:
 
 def main() -> int:
     """Train what is not yet trained, and compare."""
-    recipes = list(filter(is_recipe, sys.argv[1:]))
+    recipes = [word for word in sys.argv[1:] if is_recipe(word)]
     others = [word for word in sys.argv[1:] if word not in recipes]
     settings, named = configure(AblateSettings, others, __doc__)
     device.set_up_cpu()
-    typed = sorted([*named, *recipes], key=sys.argv.index)
-    schemes = [*settings.schemes, *typed]
+    # recipes and other schemes in the order in which they were typed
+    schemes = [*settings.schemes, *sorted([*named, *recipes], key=sys.argv.index)]
     cells = make_cells(schemes, settings)
     examine_cells(cells)
 
@@ -420,7 +421,7 @@ def main() -> int:
     print(f"on {compute.reason}")
     dtype = compute.dtype_name
     if settings.plan:
-        show_plan(share(cells, settings.only), settings.jobs, dtype)
+        show_plan(share_of(cells, settings.only), settings.jobs, dtype)
         return 0
     if settings.learning_rates:
         rates = pick_rates(cells, settings, dtype)
@@ -430,7 +431,7 @@ def main() -> int:
             cell.label += f" lr={rate}"
     check_folders(cells)
 
-    to_do = share(cells, settings.only)
+    to_do = share_of(cells, settings.only)
     folder.mkdir(parents=True, exist_ok=True)
     n_finished = sum(cell.is_finished() for cell in to_do)
     print(f"cells: {len(to_do)}, finished: {n_finished}; the comparison goes to {folder}")

@@ -25,7 +25,7 @@ from scheme import load_file, mentions_in, parse
 
 METHODS = "ids draw embed turn bias temperature mask along score weights output".split()
 NEAR = 1e-4  # how much logits may differ if they are computed in two ways
-NOISE = 1e-7  # gradients that cancel are below; in all of the zoo the others are above 1e-4
+NOISE = 1e-7  # a gradient below is a rounding error; in all of the zoo the others are above 1e-4
 
 
 class Fault(UserError):
@@ -45,6 +45,7 @@ def errors_named(pos_file, pos=""):
         places = [f"{f.name} in line {f.lineno}" for f in frames if f.filename == str(pos_file)]
         sentence = str(error).partition("\n")[0]
         is_named = pos_file and sentence.startswith(pos_file.name)
+        # it says where already, or is not an error of the scheme
         if is_named or is_out_of_memory(error) or not (places or pos):
             raise
         if not isinstance(error, UserError):
@@ -59,7 +60,7 @@ def errors_named(pos_file, pos=""):
 
 
 def examine(
-    config: GPTConfig, pos_file: Path | None = None, length: int = 0, folder: Path | None = None
+    config: GPTConfig, pos_file: str | Path = "", length: int = 0, folder: Path | None = None
 ) -> list[str]:
     """Examine the scheme `config.pos`, extended by `config.extend`, for training at `length`
     (0: config.block_size). UserError, one sentence, for what is wrong.
@@ -81,7 +82,7 @@ def examine(
             shallow = replace(config, n_layer=n_layer)
             model = small_model(shallow, pos_file, folder)
             if pos_file:
-                check_names(pos_file, {mention.name for mention in expression.mentions})
+                check_names(model.pos.pos_file, {mention.name for mention in expression.mentions})
             check_short(model, config.vocab_size, min(48, length))
             check_long(model, length)
             again = small_model(shallow, pos_file, folder)  # as when a run is loaded

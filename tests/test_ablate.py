@@ -217,13 +217,13 @@ def test_a_signal_goes_to_the_running_cells_and_no_other_is_begun(stand_in, numb
 
 
 def test_the_shares_are_disjoint_and_complete():
-    assert [ablate.share(list("abcdefgh"), f"{k}/3") for k in (1, 2, 3)] == [
+    assert [ablate.share_of(list("abcdefgh"), f"{k}/3") for k in (1, 2, 3)] == [
         ["a", "d", "g"],
         ["b", "e", "h"],
         ["c", "f"],
     ]
     with pytest.raises(UserError, match="only 3 shares"):
-        ablate.share([], "4/3")
+        ablate.share_of([], "4/3")
 
 
 # ---- learning rates
@@ -337,7 +337,7 @@ def test_a_plan_names_the_state_of_each_cell_times_steps_and_leaves_nothing(
     states = ["finished", "begun at step 2", "another run in its folder (n_embd", "to train"]
     for cell, state in zip(cells, states, strict=True):
         assert sum(line.startswith(f"{cell.name}: {state}") for line in said) == 1
-    assert plan(*words, "--overwrite=True")[1].state() == ("begun at step 2", 2)  # not anew
+    assert plan(*words, "--overwrite=True")[1].progress() == ("begun at step 2", 2)  # not anew
     steps = [float(line.split()[3]) for line in said if "ms a step" in line]
     assert len(steps) == 3 and all(0 < step < 1000 for step in steps)
     assert said[-1].startswith("training, 1 at once: about 0.")
@@ -347,7 +347,7 @@ def test_a_plan_names_the_state_of_each_cell_times_steps_and_leaves_nothing(
 def test_a_plan_counts_first_steps_others_and_jobs(stand_in, monkeypatch, capsys):
     cells = stand_in("nope", "alibi", max_iters=102)
     for cell in cells:
-        monkeypatch.setattr(type(cell), "state", lambda cell: ("begun at step 2", 2))
+        monkeypatch.setattr(type(cell), "progress", lambda cell: ("begun at step 2", 2))
     monkeypatch.setattr(ablate, "train_cells", lambda cells, jobs, dtype: {})
     per_step = cells[0].settings.tokens_per_step
     speeds = [{"tokens_per_s": per_step / seconds} for seconds in (20, 3, 1.5)]
