@@ -221,10 +221,10 @@ def imported_files(path: Path) -> dict[str, Path]:
             if parts[0] in ("posenc", "configurable"):
                 continue  # posenc.py counts for every scheme, configurable.py for none
             root = ROOT if parts[0] == "zoo" else path.parent
-            for folder in (file.parent, root):
-                for n in range(1, len(parts) + 1):  # of a.b.c: a, a.b and a.b.c
-                    stem = folder.joinpath(*parts[:n])
-                    for found in (stem.with_suffix(".py"), stem / "__init__.py"):
+            for module_path in (file.parent, root):
+                for part in parts:  # of a.b.c: a, a.b and a.b.c
+                    module_path = module_path / part
+                    for found in (module_path.with_suffix(".py"), module_path / "__init__.py"):
                         if found.is_file() and found not in files.values():
                             files[found.relative_to(root).as_posix()] = found
                             waiting.append(found)
@@ -239,7 +239,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     try:
         config = read_json(path)
         TrainSettings(**config["settings"])
-    except TypeError as error:  # a setting that there is no more
+    except TypeError as error:  # a setting that no longer exists
         raise UserError(f"{path} is of another version of this program: {error}") from None
     except (KeyError, UserError) as error:
         raise UserError(f"{path} is damaged ({error}): {RESTORE}") from None
@@ -298,7 +298,7 @@ def differences(folder: Path, config: dict[str, Any], s: TrainSettings) -> list[
     for name, value in setting_values(s, "result").items():
         other = getattr(there, name)
         may_differ = name == "max_iters" and not s.drop_pos
-        if name == "pos_file":  # what is in the files is compared above
+        if name == "pos_file":  # its name may differ: what is in the files is compared above
             may_differ = value or OWN_FILE not in config["files_sha256"]
         if value != other and not may_differ:
             differ.append(f"{name}: {value!r:.60} here, {other!r:.60} there")

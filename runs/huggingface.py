@@ -33,18 +33,20 @@ from scheme import find, options_of, parse
 
 BUFFERS = re.compile(r"\.(attn|attention)\.(masked_)?bias$|rotary_emb\.inv_freq$")  # in old files
 
-# How a family says what ours says, by model_type (SmolLM and TinyLlama are of type llama):
-#   pos          our scheme; options: those of it that theirs has, ours -> theirs
+# The words of each family for ours, by model_type (SmolLM and TinyLlama are of type llama):
+#   class        the class in transformers
+#   pos          our scheme
+#   options      its options that the family also has: our name -> theirs
 #   ours         settings of ours that every model of the family has
-#   activations  theirs -> our `mlp`; of several for one the last is written
-#   bias         whether there are biases; where they may be, the file of weights says it
+#   activations  theirs -> our `mlp`; where several mean the same, the last one is written
+#   bias         whether there are biases; with "some", the file of weights tells
 #   transposed   matrices are (in, out)
-#   by_head      queries, keys and values of a head stand together: (heads, 3, D)
-#   settings     ours, theirs, and what a config.json means that does not say it
-#   defaults     the same of settings of theirs that stand in no such line
+#   by_head      the queries, keys and values of a head are stored together: (heads, 3, D)
+#   settings     our name, theirs, and the value where config.json does not have it
+#   defaults     such values of their settings that `settings` does not list
 #   by_layer     layers may differ, or have windows: see `read_positions`
-#   layers       theirs for our `h`, before the number of a layer
-#   weights      our module, theirs or several of theirs that ours stacks
+#   layers       their name for our `h`, before the number of a layer
+#   weights      our module and theirs, or those of theirs that ours stacks
 
 
 def table(text: str) -> dict[str, list[str]]:
@@ -307,13 +309,13 @@ def expression(name: str, options: dict, theirs: dict) -> str:
 
 
 def read_positions(kind: str, theirs: dict, n_layer: int) -> str:
-    """Our `pos` of a family: what turns each layer and its window, the shortest pattern of them.
+    """Our `pos` for a model of a family: the shortest pattern of rotations and windows by layer.
 
-    UserError for a layer that is not computed here.
+    UserError for a kind of layer that is not computed here.
     """
     family = FAMILIES[kind]
-    types = ["full_attention" for _ in range(n_layer)]
-    turning = [True for _ in range(n_layer)]
+    types = n_layer * ["full_attention"]
+    turning = n_layer * [True]
     if "by_layer" in family and "layer_types" in theirs:
         types = theirs["layer_types"]
     elif theirs.get("use_sliding_window"):
@@ -412,7 +414,9 @@ def read_settings(config: dict, bias: bool) -> GPTConfig:
 
     ours = {"bias": bias, **family["ours"]}
     for name, (key, *default) in family["settings"].items():
-        ours[name] = theirs.get(key, literal_eval(default[0]) if default else None)
+        ours[name] = theirs.get(key)
+        if default and key not in theirs:
+            ours[name] = literal_eval(default[0])
     rope_type = theirs.get("rope_type", theirs.get("type", "default"))
     refused += refused_in(rope)
     if theirs.get("scale_attn_weights") is False:
@@ -428,7 +432,7 @@ def read_settings(config: dict, bias: bool) -> GPTConfig:
     ours["pos"] = read_positions(kind, theirs, ours["n_layer"])
     if rope_type in EXTENSIONS:
         extension, options = EXTENSIONS[rope_type]
-        if rope_type != "dynamic":  # it has the length before extending in the usual place
+        if rope_type != "dynamic":  # for it, block_size is the length before extending
             ours["block_size"] = theirs.get(ORIGINAL, ours["block_size"])
         ours["extend"] = expression(extension, options, theirs)
     return GPTConfig(**ours)
@@ -461,12 +465,12 @@ def write_settings(config: GPTConfig) -> dict:
         for rope_type, (name, options) in EXTENSIONS.items():
             if name == extension and values["factor"] != "auto":
                 rope = {key: values[option] for option, key in options.items()}
-                if rope_type != "dynamic":  # the others name the length after extending too
+                if rope_type != "dynamic":  # the others state the lengths before and after
                     rope[ORIGINAL] = config.block_size
                     theirs["max_position_embeddings"] = round(config.block_size * values["factor"])
                 theirs["rope_scaling"] = {"rope_type": rope_type, **rope}
 
-    # whoever reads this must understand what was meant
+    # reading it back must give the same settings
     nearest = in_full(read_settings(theirs, config.bias and family["bias"] != "never"))
     unlike = [f"{name}={x}, not {ours[name]}" for name, x in nearest.items() if x != ours[name]]
     if unlike:
