@@ -108,19 +108,22 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes) -
     # the model: from a checkpoint, with new weights, or with those of another run
     torch.manual_seed(s.seed)
     train_lengths = [s.block_size]  # all lengths that the weights see in training
-    # where a run keeps copies of the files that its extension names
+    # the folder with the copies of files that the extension names; a new run has none yet
     files_folder = None if is_new else folder
+    source = None  # the run that a fine-tune starts from
     if state:
-        model = GPT(GPTConfig(**state["gpt"]), s.pos_file, files_folder)
-        model.load_state_dict(state["model"])
+        gpt = GPTConfig(**state["gpt"])
     elif s.init_from == "auto":
-        model = GPT(s.gpt(corpus.vocab_size), s.pos_file, files_folder)
+        gpt = s.gpt(corpus.vocab_size)
     else:
         source = checkpoint.open_model(s.init_from, s)
         train_lengths = [*source.config["train_lengths"], *train_lengths]
         gpt = replace(source.model.config, dropout=s.dropout, extend=s.extend)
         files_folder = source.folder
-        model = GPT(gpt, s.pos_file, files_folder)
+    model = GPT(gpt, s.pos_file, files_folder)
+    if state:
+        model.load_state_dict(state["model"])
+    elif source:
         # not strict: an extension may have parameters, which the other model lacks
         model.load_state_dict(source.model.state_dict(), strict=False)
 
