@@ -211,7 +211,7 @@ def check_folders(cells: list[Cell]) -> None:
         change = cell.changes()[0]
         changed = "; ".join(cell.name for cell in cells if cell.changes())
         advice = f"move it away, or --overwrite=True, which trains anew: {changed}"
-        if change.endswith("which defines its scheme, has changed since"):
+        if "which defines its scheme" in change:
             advice += "; or give the new formula a class name of its own, to compare both"
         raise UserError(f"{cell.folder} holds another run than {cell.name} ({change}): {advice}")
 
@@ -377,7 +377,9 @@ def pick_rates(cells: list[Cell], settings: AblateSettings, dtype: str) -> dict[
 
 
 def trial_loss(trial: Cell) -> float:
-    """The loss that rates are compared by: inf if the run diverged, NaN if it is not finished."""
+    """The loss that rates are compared by: inf where it is not finite, NaN if the run is not
+    finished.
+    """
     if diverged(trial.folder) and not trial.changes():
         return math.inf
     if not trial.is_finished():
@@ -387,8 +389,10 @@ def trial_loss(trial: Cell) -> float:
     tester = evaluate.Tester(run.model, run.corpus, run.compute)
     if not run.corpus.is_text:
         rows_read = s.max_iters * s.sequences_per_step
-        return evaluate.unread_loss(tester, s.block_size, s.seed, rows_read)
-    return evaluate.tuning_loss(tester, s.block_size, s.eval_windows)
+        loss = evaluate.unread_loss(tester, s.block_size, s.seed, rows_read)
+    else:
+        loss = evaluate.tuning_loss(tester, s.block_size, s.eval_windows)
+    return loss if math.isfinite(loss) else math.inf
 
 
 # ---- the comparison

@@ -55,8 +55,7 @@ from runs.checkpoint import (
     named_folders,
     open_model,
     run_corpus,
-    scheme_files,
-    scheme_sha256,
+    scheme_digests,
 )
 from runs.figures import plot_rows, plot_run
 from runs.processes import ALONE, Processes
@@ -265,7 +264,7 @@ def begin_row(tester: Tester, about: dict, protocol: str, length: int, windows: 
     scheme = tester.model.pos
     files = None  # a changed extension is another question
     if scheme.extend_text:
-        files = {name: scheme_sha256(path) for name, path in scheme_files(scheme).items()}
+        files = scheme_digests(scheme)
     return {
         "protocol": protocol,
         "length": length,
@@ -275,6 +274,7 @@ def begin_row(tester: Tester, about: dict, protocol: str, length: int, windows: 
         "dataset": tester.corpus.name,
         "split_sha256": tester.corpus.split_sha256("val"),
         "step": about["step"],
+        "tokens_trained": about["tokens_trained"],
         "checkpoint": about["checkpoint"],
         "windows": windows,
     }
@@ -556,18 +556,14 @@ def print_row(row: dict, corpus: data.Corpus) -> None:
 
 
 def tuning_loss(tester: Tester, length: int, windows: int) -> float:
-    """Mean nats at a length on the `tuning_places`; inf if it is not finite.
-
-    The model is in eval mode.
-    """
+    """Mean nats at a length on the `tuning_places`; the model is in eval mode."""
     places = tuning_places(tester.corpus, length, windows)
-    nats = float(losses_at(tester, places, length).mean())
-    return nats if math.isfinite(nats) else math.inf
+    return float(losses_at(tester, places, length).mean())
 
 
 def unread_loss(tester: Tester, length: int, seed: int, rows_read: int) -> float:
     """The mean loss of the answers in training rows that a run has not read, plus that of the text
-    around them, if there is any; inf if it is not finite. For the rows see `data.rows.unread`.
+    around them, if there is any. For the rows see `data.rows.unread`.
     """
     inputs, targets = unread(tester.corpus, seed, rows_read, length)  # (rows, T) each
     tokens = np.pad(inputs, ((0, 0), (0, 1)))  # `read` does not read the last one
@@ -581,7 +577,7 @@ def unread_loss(tester: Tester, length: int, seed: int, rows_read: int) -> float
         if is_text.any():
             loss = nats[is_text].mean()
     loss += nats[is_answer].mean()
-    return float(loss) if math.isfinite(loss) else math.inf
+    return float(loss)
 
 
 def tuning_places(corpus: data.Corpus, length: int, windows: int) -> Places:

@@ -88,13 +88,13 @@ def parse(text: str) -> Expression:
 
     Names are not looked up yet: see `build`.
     """
-    if len(text) > 500 or not text.isascii():
-        raise UserError("a position expression has at most 500 ASCII characters")
     mentions = []
     try:
         tree = ast.parse(text.strip(), mode="eval").body
-        pattern = read_pattern(tree, mentions)
-        return Expression(ast.unparse(tree), mentions, pattern)
+        canonical = ast.unparse(tree)  # with other spaces, so longer or shorter
+        if max(len(text), len(canonical)) > 500 or not text.isascii():
+            raise UserError("a position expression has at most 500 ASCII characters")
+        return Expression(canonical, mentions, read_pattern(tree, mentions))
     except (SyntaxError, RecursionError, MemoryError):
         raise UserError(
             f"the expression {text!r:.80} cannot be read; write e.g. alibi, rope(base=500000), "
@@ -114,7 +114,7 @@ def read_pattern(tree, mentions):
             return [Together(read_pattern(left, mentions), read_pattern(right, mentions))]
         case ast.BinOp(left, ast.BitOr(), right):
             return read_pattern(left, mentions) + read_pattern(right, mentions)
-        case ast.BinOp(ast.Constant(int(count)), ast.Mult(), right):
+        case ast.BinOp(ast.Constant(int(count)), ast.Mult(), right) if count is not True:
             pattern = read_pattern(right, mentions)
             if 1 <= count * len(pattern) <= 1000:  # nested repeats multiply
                 return count * pattern

@@ -261,7 +261,8 @@ def accuracies(tested: Tested) -> pd.DataFrame:
         longest = bins[bins.N == bins.N.max()]
         inside = (at_L.above * at_L["count"]).sum() / max(1, at_L["count"].sum())
         span = np.log2(longest.end.clip(NEAREST)) - np.log2(longest["first"].clip(NEAREST))
-        holds = (longest.low > inside / 2) & (inside > 0)
+        # where hardly anything is found inside L, half of it is within the noise of a guess
+        holds = (longest.low > inside / 2) & (inside > 0.1)
         reach = longest.end.where(holds, 0).max()
         lines[kind] = {
             "inside": inside,

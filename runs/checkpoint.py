@@ -261,6 +261,11 @@ def changed_files(folder: Path, config: dict[str, Any], pos_file: str) -> list[s
     return changed
 
 
+def scheme_digests(scheme: Scheme) -> dict[str, str]:
+    """{name: SHA-256} of the `scheme_files`; docstrings and comments do not count."""
+    return {name: scheme_sha256(path) for name, path in scheme_files(scheme).items()}
+
+
 def scheme_sha256(path: Path) -> str:
     """SHA-256 of a file that defines a scheme, without the docstrings if it is Python."""
     if path.suffix != ".py":
@@ -336,7 +341,6 @@ def open_folder(s: TrainSettings) -> tuple[dict | None, dict | None]:
 
 def new_config(run: Run, train_lengths: list[int], processes: int) -> dict[str, Any]:
     """The content of config.json of a new run, whose weights see these lengths in training."""
-    files = scheme_files(run.model.pos)
     return provenance() | {
         "train_lengths": train_lengths,
         "settings": asdict(run.settings),
@@ -344,7 +348,7 @@ def new_config(run: Run, train_lengths: list[int], processes: int) -> dict[str, 
         "dtype": run.compute.dtype_name,
         "dtype_asked": run.settings.dtype,
         "processes": processes,
-        "files_sha256": {name: scheme_sha256(path) for name, path in files.items()},
+        "files_sha256": scheme_digests(run.model.pos),
         "corpus_sha256": corpus_digests(run.corpus),
         "parameters": run.model.parameter_count,
         "original_length": run.model.config.block_size,

@@ -193,7 +193,6 @@ FAMILIES = {
         "defaults": {
             "rope_theta": 10000.0,
             "layout": "interleaved",
-            "sliding_window_pattern": 4,
         },
         "by_layer": True,
         "logit_scale": 0.0625,  # ours is part of the last norm
@@ -207,7 +206,7 @@ FAMILIES = {
     "olmo2": OLMO2,
     "olmo3": {
         **OLMO2,
-        "defaults": {"rope_theta": 500000.0, "sliding_window_pattern": 4},
+        "defaults": {"rope_theta": 500000.0},
         "by_layer": True,
     },
     "bloom": {
@@ -321,14 +320,17 @@ def read_positions(kind: str, theirs: dict, n_layer: int) -> str:
     elif theirs.get("use_sliding_window"):
         raise UserError(f"it is of type {kind} with use_sliding_window, which is not supported")
     elif kind == "mistral" and "sliding_window" in theirs:
-        types = ["sliding_attention" for _ in range(n_layer)]
+        types = n_layer * ["sliding_attention"]
     if kind == "smollm3":
         every = theirs["no_rope_layer_interval"]
         turning = theirs.get("no_rope_layers", [(n + 1) % every for n in range(n_layer)])
     if kind in ("cohere2", "olmo3") and "layer_types" not in theirs:
-        every = theirs["sliding_window_pattern"]
-        slides = [(n + 1) % every > 0 for n in range(n_layer)]
-        types = ["sliding_attention" if s else "full_attention" for s in slides]
+        every = 4  # an olmo3 has no other
+        if kind == "cohere2":
+            every = theirs.get("sliding_window_pattern", 4)
+        for n in range(n_layer):
+            if (n + 1) % every > 0:
+                types[n] = "sliding_attention"
     if kind == "cohere2":
         turning = [layer_type == "sliding_attention" for layer_type in types]
     if "sliding_attention" in types and "sliding_window" not in theirs:
@@ -354,7 +356,7 @@ def rope_by_type(config: dict) -> dict[str, dict]:
     """The rotary settings of an olmo3 for each type of layer. As in transformers, those that stand
     outside of rope_parameters are of full layers alone.
 
-    UserError where more than the base differs: an extension acts on all layers here.
+    UserError where more than the base differs.
     """
     base = FAMILIES["olmo3"]["defaults"]["rope_theta"]
     sliding = {"rope_type": "default", "rope_theta": base}

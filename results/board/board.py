@@ -57,7 +57,7 @@ def reach(bins: pd.DataFrame, inside: float) -> tuple[int, int]:
     middle = (right + z**2 / (2 * count)) / (1 + z**2 / count)
     half = z / (1 + z**2 / count) * np.sqrt(right * (1 - right) / count + z**2 / (4 * count**2))
     low = 1 - (1 - (middle - half)) / (1 - bins.chance)  # Wilson's lower bound, above chance
-    holds = (low > inside / 2) & (inside > 0)
+    holds = (low > inside / 2) & (inside > 0.1)  # half of less is within the noise of a guess
     farthest = int(bins.end.where(holds, 0).max())
     return farthest, int((~holds & (bins.end < farthest)).sum())
 
