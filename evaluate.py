@@ -262,15 +262,13 @@ def losses_at(tester: Tester, places: Places, length: int, kept: int | None = No
 def begin_row(tester: Tester, about: dict, protocol: str, length: int, windows: int) -> dict:
     """The fields of a row that say what was asked; `about` is from `describe_run`."""
     scheme = tester.model.pos
-    files = None  # a changed extension is another question
-    if scheme.extend_text:
-        files = scheme_digests(scheme)
     return {
         "protocol": protocol,
         "length": length,
         "extend": scheme.extend_text or None,
         "factor": scheme.factor(length),
-        "files_sha256": files,
+        # a changed extension is another question
+        "files_sha256": scheme_digests(scheme) if scheme.extend_text else None,
         "dataset": tester.corpus.name,
         "split_sha256": tester.corpus.split_sha256("val"),
         "step": about["step"],

@@ -15,7 +15,6 @@ if __name__ == "__main__":  # --help answers before torch is imported
 
 import codecs
 import sys
-import time
 from pathlib import Path
 
 import torch
@@ -66,8 +65,6 @@ def main() -> None:
             file=sys.stderr,
         )
 
-    n_drawn = 0
-    started = time.perf_counter()
     for number in range(s.num_samples):
         if number > 0:
             print(SEPARATOR)
@@ -80,11 +77,8 @@ def main() -> None:
             for token in map(int, tokens):
                 if token == tokenizer.end:
                     break
-                n_drawn += 1
                 print(decoder.decode(tokenizer.decode_bytes([token])), end="", flush=True)
         print(decoder.decode(b"", final=True))
-    speed = n_drawn / (time.perf_counter() - started)
-    print(f"{speed:,.0f} tokens/s", file=sys.stderr)
 
 
 if __name__ == "__main__":

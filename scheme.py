@@ -91,8 +91,8 @@ def parse(text: str) -> Expression:
     mentions = []
     try:
         tree = ast.parse(text.strip(), mode="eval").body
-        canonical = ast.unparse(tree)  # with other spaces, so longer or shorter
-        if max(len(text), len(canonical)) > 500 or not text.isascii():
+        canonical = ast.unparse(tree)
+        if len(canonical) > 500 or not text.isascii():
             raise UserError("a position expression has at most 500 ASCII characters")
         return Expression(canonical, mentions, read_pattern(tree, mentions))
     except (SyntaxError, RecursionError, MemoryError):

@@ -57,7 +57,8 @@ def final_settings(typed: TrainSettings) -> TrainSettings:
     A fine-tune takes the shape of the model that it starts from, and its corpus, length and
     extension unless they are set. A resumed run keeps its dtype.
     """
-    s = replace(typed, pos=parse(typed.pos).text)
+    # out/RUN/ is out/RUN
+    s = replace(typed, pos=parse(typed.pos).text, init_from=os.path.normpath(typed.init_from))
     if s.init_from == "scratch":  # nanoGPT's word for it
         s = replace(s, init_from="auto")
     if s.init_from != "auto":  # a fine-tune

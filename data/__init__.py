@@ -23,6 +23,7 @@ files are added on first use.
 """
 
 import argparse
+import difflib
 import importlib
 import json
 import os
@@ -305,10 +306,14 @@ def load(name: str, root: Path = HERE) -> Corpus:
         elif (folder / "train.bin").is_file() and not (folder / "train_starts.npy").exists():
             read_nanogpt(folder)
         else:
+            known = [*COMMANDS, *(meta.parent.name for meta in root.glob("*/meta.json"))]
             own_text = f"data/text/prepare.py --name={name} PATH... --tokenizer=gpt2 (or bytes)"
+            advice = f"make it with python {COMMANDS.get(name, own_text)}"
+            near = difflib.get_close_matches(name, known, 1)
+            if near not in ([], [name]):
+                advice = f"did you mean {near[0]}?"
             raise UserError(
-                f"there is no corpus {name!r}: make it with python {COMMANDS.get(name, own_text)}; "
-                f"the project's are {', '.join(COMMANDS)}"
+                f"there is no corpus {name!r}: {advice}; the project's are {', '.join(COMMANDS)}"
             )
     arrays = {}
     try:

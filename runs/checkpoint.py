@@ -262,7 +262,7 @@ def changed_files(folder: Path, config: dict[str, Any], pos_file: str) -> list[s
 
 
 def scheme_digests(scheme: Scheme) -> dict[str, str]:
-    """{name: SHA-256} of the `scheme_files`; docstrings and comments do not count."""
+    """{name: SHA-256} of the `scheme_files`; docstrings do not count."""
     return {name: scheme_sha256(path) for name, path in scheme_files(scheme).items()}
 
 
@@ -271,20 +271,14 @@ def scheme_sha256(path: Path) -> str:
     if path.suffix != ".py":
         return sha256(path)
     text = path.read_text(encoding="utf-8")
-    lines = text.encode().split(b"\n")  # ast counts these lines, and columns in bytes
+    code = text
     with contextlib.suppress(SyntaxError):  # of a damaged file
         for node in ast.walk(ast.parse(text)):
             is_documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
             if is_documented and ast.get_docstring(node):
-                docstring = node.body[0]
-                first = docstring.lineno - 1
-                before = lines[first][: docstring.col_offset]
-                after = lines[docstring.end_lineno - 1][docstring.end_col_offset :]
-                for number in range(first, docstring.end_lineno):
-                    lines[number] = b""
-                lines[first] = before + after
-    code = b"\n".join(line for line in lines if line.strip())
-    return hashlib.sha256(code).hexdigest()
+                code = code.replace(ast.get_source_segment(text, node.body[0]), "", 1)
+    lines = [line for line in code.split("\n") if line.strip()]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def is_of_program(name: str) -> bool:

@@ -117,12 +117,17 @@ def measured_rates(tokens: int, width: int) -> dict[str, float]:
     """
     threads = torch.get_num_threads()
     key = f"{processor_name()}, {threads} threads, torch {torch.__version__}, {tokens} x {width}"
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "longshot/rates.json")
+    cache_home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    cache = Path(cache_home, "longshot/rates.json").expanduser()
     measured = {}
-    with contextlib.suppress(UserError):  # a missing or damaged cache is rebuilt
+    rates = {"bfloat16": 0.0, "float32": 0.0}
+    turns = 10
+    # a missing or damaged cache is rebuilt
+    with contextlib.suppress(UserError, KeyError, TypeError, ValueError):
         measured = read_json(cache)
-    turns = 1 if key in measured else 10
-    rates = measured.setdefault(key, {"bfloat16": 0.0, "float32": 0.0})
+        rates = {name: float(measured[key][name]) for name in rates}
+        turns = 1
+    measured[key] = rates
     for name in turns * list(rates):
         x = torch.ones(tokens, width, dtype=getattr(torch, name))
         weight = torch.ones(4 * width, width, dtype=x.dtype)

@@ -329,7 +329,7 @@ def read_positions(kind: str, theirs: dict, n_layer: int) -> str:
         if kind == "cohere2":
             every = theirs.get("sliding_window_pattern", 4)
         for n in range(n_layer):
-            if (n + 1) % every > 0:
+            if (n + 1) % every:
                 types[n] = "sliding_attention"
     if kind == "cohere2":
         turning = [layer_type == "sliding_attention" for layer_type in types]

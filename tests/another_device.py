@@ -4,13 +4,12 @@ from contextlib import nullcontext
 from unittest.mock import patch
 
 import torch
-from torch import Tensor
 
 from configurable import GPTConfig
 from model import GPT
 
 
-def passes(pos: str, extend: str = "", pos_file: str | None = None) -> tuple[Tensor, Tensor]:
+def passes(pos, extend="", pos_file=None):
     """Loss and losses of a model that was moved to another device."""
     config = GPTConfig(block_size=16, vocab_size=32, n_layer=2, n_head=4, n_embd=64, pos=pos)
     model = GPT(config, pos_file)

@@ -7,12 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +27,7 @@ TEXT = "".join(
 SOURCES = ("*.py", "runs/*.py", "tools/*.py", "zoo/*.py", "data/*.py")
 
 
-def load_docs(name: str) -> ModuleType:
+def load_docs(name):
     """A program of docs/ as a module."""
     spec = importlib.util.spec_from_file_location(name, REPOSITORY / "docs" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
@@ -50,16 +47,16 @@ class Started:
     err: Path
 
     @property
-    def said(self) -> str:
+    def said(self):
         """Its standard output so far."""
         return self.out.read_text(encoding="utf-8", errors="replace")
 
     @property
-    def complained(self) -> str:
+    def complained(self):
         """Its standard error so far."""
         return self.err.read_text(encoding="utf-8", errors="replace")
 
-    def end(self, seconds: float = 120) -> int:
+    def end(self, seconds=120):
         """Wait for its end: the exit code; one that takes longer is killed and fails the test."""
         try:
             return self.process.wait(seconds)
@@ -71,11 +68,11 @@ class Started:
 class Project:
     """A copy of the sources in which `data/tiny` is a small corpus of bytes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
         self.started: list[Started] = []
 
-    def start(self, folder: Path, *words: str) -> Started:
+    def start(self, folder, *words):
         """`python PROGRAM --key=value ...` in a folder, as a user starts it, on one thread."""
         env = {k: v for k, v in os.environ.items() if not k.startswith(("WANDB", "PYTEST", "COV"))}
         env |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
@@ -91,13 +88,13 @@ class Project:
         self.started.append(Started(process, out, err))
         return self.started[-1]
 
-    def placed(self, words: tuple[str, ...]) -> list[str]:
+    def placed(self, words):
         """The words with the project's programs found where they are."""
         return [
             str(self.folder / word) if (self.folder / word).is_file() else word for word in words
         ]
 
-    def run(self, folder: Path, *words: str) -> Started:
+    def run(self, folder, *words):
         """The same, to its end."""
         started = self.start(folder, *words)
         started.end()
@@ -114,7 +111,7 @@ SIZE = (
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
-def write_bytes(folder: Path, train: list[bytes], val: list[bytes]) -> dict:
+def write_bytes(folder, train, val):
     """A corpus of bytes with these documents; what its meta.json holds."""
     import data
 
@@ -126,7 +123,7 @@ def write_bytes(folder: Path, train: list[bytes], val: list[bytes]) -> dict:
 
 
 @contextmanager
-def corpus_of_programs(name: str) -> Iterator[None]:
+def corpus_of_programs(name):
     """A small corpus of bytes in data/, where programs in processes of their own find it."""
     import data
 
@@ -137,7 +134,7 @@ def corpus_of_programs(name: str) -> Iterator[None]:
 
 
 @pytest.fixture
-def toy_gpt2(monkeypatch: pytest.MonkeyPatch) -> tiktoken.Encoding:
+def toy_gpt2(monkeypatch):
     """GPT-2's pattern with a handful of merges in the place of GPT-2's vocabulary: needs no file."""
     merged = [b" t", b"he", b"  ", b"\n\n", b" \n", b"\n ", b" the", b"\n\n\n"]
     ranks = {piece: rank for rank, piece in enumerate([bytes([i]) for i in range(256)] + merged)}
@@ -149,14 +146,14 @@ def toy_gpt2(monkeypatch: pytest.MonkeyPatch) -> tiktoken.Encoding:
 
 
 @pytest.fixture(scope="session")
-def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def corpora(tmp_path_factory):
     """A folder with small corpora of bytes, `tiny` and `other`, and one of characters, `char`."""
     root = tmp_path_factory.mktemp("corpora")
     make_corpora(root)
     return root
 
 
-def make_corpora(root: Path) -> None:
+def make_corpora(root):
     """Write the small corpora into a folder."""
     import data
 
@@ -169,7 +166,7 @@ def make_corpora(root: Path) -> None:
 
 
 @contextmanager
-def workplace(corpora: Path, folder: Path) -> Iterator[None]:
+def workplace(corpora, folder):
     """Work in `folder` with these corpora, without figures; leave the process as it was."""
     import data
     import train
@@ -189,23 +186,23 @@ def workplace(corpora: Path, folder: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def no_predictor(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_predictor(monkeypatch):
     """The predictor by counts, which tests/test_context.py is about, takes seconds."""
 
-    def known_losses(corpus: Any, ends: Any, scored: int, lengths: Any) -> np.ndarray:
+    def known_losses(corpus, ends, scored, lengths):
         return np.ones((len(lengths), len(ends) // 2, scored))
 
     monkeypatch.setattr("data.context.known_losses", known_losses)
 
 
 @pytest.fixture
-def here(corpora: Path, tmp_path: Path, no_predictor: None) -> Iterator[None]:
+def here(corpora, tmp_path, no_predictor):
     """A test in a folder of its own, with the small corpora."""
     with workplace(corpora, tmp_path):
         yield
 
 
-def call(program: ModuleType, *words: str) -> int:
+def call(program, *words):
     """Run a program's main() in this process; its exit code. UserError goes through."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [f"{program.__name__}.py", *words])
@@ -215,7 +212,7 @@ def call(program: ModuleType, *words: str) -> int:
             return end.code
 
 
-def written(folder: Path, pattern: str) -> bytes:
+def written(folder, pattern):
     """The content of a file of wandb, whose process writes it some time after its run has ended."""
     for _ in range(200):
         files = list(folder.glob(pattern))
@@ -227,7 +224,7 @@ def written(folder: Path, pattern: str) -> bytes:
 
 
 @pytest.fixture(scope="session")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def project(tmp_path_factory):
     """A Project; what was started in it and still runs at the end is killed."""
     folder = tmp_path_factory.mktemp("project")
     for path in [path for pattern in SOURCES for path in REPOSITORY.glob(pattern)]:

@@ -8,7 +8,7 @@ from scheme import extension_names, find, options_of, scheme_names
 SCHEMES = [name for name in scheme_names() if not name.endswith("2d")]
 
 
-def texts(names: list[str]) -> list[str]:
+def texts(names):
     """An expression of each name that needs no options."""
     found = []
     for name in names:
@@ -19,7 +19,7 @@ def texts(names: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("pos", [*texts(SCHEMES), "randomized(max=64) + rope", "window(size=8)"])
-def test_a_scheme_stays_on_another_device(pos: str) -> None:
+def test_a_scheme_stays_on_another_device(pos):
     loss, losses = passes(pos)
     assert loss.device.type == losses.device.type == "meta" and losses.shape == (2, 16)
 
@@ -27,6 +27,6 @@ def test_a_scheme_stays_on_another_device(pos: str) -> None:
 @pytest.mark.parametrize(
     "extend", ["pi(factor=2)", "yarn(factor=2) + logn", "window(size=8)", "int8"]
 )
-def test_an_extension_stays_on_another_device(extend: str) -> None:
+def test_an_extension_stays_on_another_device(extend):
     assert extend.split("(")[0] in extension_names()
     assert passes("rope", extend)[1].device.type == "meta"

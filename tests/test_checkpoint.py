@@ -48,11 +48,11 @@ pytestmark = pytest.mark.usefixtures("here")
         ({"out_dir": "here/run"}, "run"),
     ],
 )
-def test_the_folder_is_named_after_scheme_corpus_length_and_seed(changed: dict, name: str) -> None:
+def test_the_folder_is_named_after_scheme_corpus_length_and_seed(changed: dict, name: str):
     assert run_folder(replace(TrainSettings(), **changed)).name == name
 
 
-def test_different_runs_have_different_safe_and_short_names() -> None:
+def test_different_runs_have_different_safe_and_short_names():
     schemes = ["rope(base=500000)", "rope(base=50000.0)", "rope | nope", "rope | nope | nope"]
     schemes += [
         "a + (b | c)",
@@ -68,7 +68,7 @@ def test_different_runs_have_different_safe_and_short_names() -> None:
     assert all(len(name) <= 100 and not set(name) & set(" |*/()<>:\\?'\"") for name in names)
 
 
-def test_words_that_are_files_or_name_a_folder_twice_are_left_out() -> None:
+def test_words_that_are_files_or_name_a_folder_twice_are_left_out():
     Path("a").mkdir()
     Path("notes.txt").touch()
     assert named_folders(["a", "./a", "a/", "notes.txt"]) == ["a"]
@@ -98,32 +98,32 @@ def folder(trained: Path, tmp_path: Path) -> Path:
     return Path("run")
 
 
-def cut(path: Path) -> None:
+def cut(path: Path):
     path.write_bytes(path.read_bytes()[:-100])
 
 
-def flip(path: Path) -> None:
+def flip(path: Path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
 
 
-def empty(path: Path) -> None:
+def empty(path: Path):
     path.write_bytes(b"")
 
 
-def rename(path: Path) -> None:
+def rename(path: Path):
     path.rename(path.with_name("ckpt-7-0123456789abcdef.pt"))
 
 
-def text(path: Path) -> None:
+def text(path: Path):
     path.write_text("a page of another site", encoding="utf-8")
 
 
 @pytest.mark.parametrize("damage", [cut, flip, empty, rename, text])
 def test_a_damaged_checkpoint_is_named_and_costs_only_the_steps_since_the_one_before(
     damage: object, trained: Path, folder: Path, capsys: pytest.CaptureFixture
-) -> None:
+):
     straight = str(trained / "straight")
     damage(checkpoint_paths(folder)[0])
     assert load_run(folder).step == 4
@@ -136,7 +136,7 @@ def test_a_damaged_checkpoint_is_named_and_costs_only_the_steps_since_the_one_be
     assert len(checkpoint_paths(folder)) == 2 and load_run(folder).step == 8
 
 
-def test_where_all_checkpoints_are_damaged_nothing_is_trained_over_them(folder: Path) -> None:
+def test_where_all_checkpoints_are_damaged_nothing_is_trained_over_them(folder: Path):
     for path in checkpoint_paths(folder):
         flip(path)
     before = {path: path.read_bytes() for path in checkpoint_paths(folder)}
@@ -147,7 +147,7 @@ def test_where_all_checkpoints_are_damaged_nothing_is_trained_over_them(folder: 
     assert run("--out_dir=run", "--overwrite=True") == 0
 
 
-def test_a_scheme_whose_helper_has_changed_is_refused_and_its_copy_is_good() -> None:
+def test_a_scheme_whose_helper_has_changed_is_refused_and_its_copy_is_good():
     """The code that a scheme computes with need not stand in the file of its class."""
     mine = "from helping import rate\nfrom posenc import Piece\n\n\nclass Dip(Piece):\n"
     Path("mine.py").write_text(
@@ -166,7 +166,7 @@ def test_a_scheme_whose_helper_has_changed_is_refused_and_its_copy_is_good() -> 
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"settings": {"n_layer": "x"}}'])
-def test_a_config_that_is_damaged_is_a_sentence(content: str, folder: Path) -> None:
+def test_a_config_that_is_damaged_is_a_sentence(content: str, folder: Path):
     (folder / "config.json").write_text(content, encoding="utf-8")
     for attempt in (
         lambda: read_config(folder),
@@ -180,12 +180,12 @@ def test_a_config_that_is_damaged_is_a_sentence(content: str, folder: Path) -> N
         run("--out_dir=run")
 
 
-def test_a_folder_that_is_no_run_is_a_sentence(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_run_is_a_sentence(tmp_path: Path):
     with pytest.raises(UserError, match="name a run folder"):
         load_run(tmp_path)
 
 
-def test_what_a_killed_run_left_half_written_in_its_metrics_is_dropped(folder: Path) -> None:
+def test_what_a_killed_run_left_half_written_in_its_metrics_is_dropped(folder: Path):
     lines = logged(folder)
     with (folder / "metrics.jsonl").open("ab") as file:
         file.write(b'{"step": 9')
@@ -196,10 +196,10 @@ def test_what_a_killed_run_left_half_written_in_its_metrics_is_dropped(folder: P
 
 def test_a_full_disk_is_a_sentence_and_what_was_there_stays(
     folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     before = {path: path.read_bytes() for path in checkpoint_paths(folder)}
 
-    def full(state: object, file: object) -> None:
+    def full(state: object, file: object):
         file.write(b"half")
         raise OSError(28, "No space left on device")
 
@@ -211,9 +211,7 @@ def test_a_full_disk_is_a_sentence_and_what_was_there_stays(
     assert run("--out_dir=run") == 0
 
 
-def test_a_run_is_read_while_its_training_saves(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_read_while_its_training_saves(folder: Path, monkeypatch: pytest.MonkeyPatch):
     """A checkpoint that was listed may be gone when it is opened."""
     trained = load_run(folder)
     optimizers = train.configure_optimizers(trained.model, trained.settings, None)
@@ -244,7 +242,7 @@ class Evil:
 
 def test_a_checkpoint_with_code_in_it_is_refused_by_every_program_and_runs_nothing(
     folder: Path,
-) -> None:
+):
     for path in checkpoint_paths(folder):
         path.unlink()
     aside = Path("aside.pt")
@@ -260,7 +258,7 @@ def test_a_checkpoint_with_code_in_it_is_refused_by_every_program_and_runs_nothi
     assert not Path("evil").exists()
 
 
-def test_a_folder_in_use_is_refused_and_is_free_when_its_program_has_ended(folder: Path) -> None:
+def test_a_folder_in_use_is_refused_and_is_free_when_its_program_has_ended(folder: Path):
     program = "import filelock, sys, time\n"
     program += "lock = filelock.FileLock(sys.argv[1]); lock.acquire(); print('locked', flush=True); time.sleep(60)"
     command = [sys.executable, "-c", program, str(folder / ".lock")]

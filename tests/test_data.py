@@ -233,7 +233,8 @@ def test_verify_finds_the_changed_token_that_load_cannot_see(small):
 
 
 NAMES = {
-    "stdlb": "there is no corpus .stdlb.: make it with python data/text/prepare.py.*the project's are stdlib",
+    "stdlb": "there is no corpus .stdlb.: did you mean stdlib.; the project's are stdlib",
+    "smal": "did you mean small",
     "books": "there is no corpus 'books': make it with python data/books/prepare.py",
     "enwik8_test": "python data/wikipedia/prepare.py enwik8 --test",
     "zebra": "there is no corpus .zebra.: make it with python data/text/prepare.py --name=zebra",

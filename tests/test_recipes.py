@@ -129,6 +129,8 @@ def test_rotations_norms_of_queries_and_gates_are_theirs(name):
         assert gpt.config.qk_norm == {0: False, 16: True, 64: "all"}[columns]
         ours = pieces(gpt, layer)
         assert ("gate" in ours) == (theirs.q_proj.out_features == 128)
+        if "gate" in ours:
+            assert ours["gate"].gate.out_features == 64  # one for each number of the output
         if "rope" not in ours:
             continue
         kinds = {config.layer_types[layer]} & config.rope_parameters.keys()
@@ -143,6 +145,21 @@ def test_rotations_norms_of_queries_and_gates_are_theirs(name):
             expected = module.apply_rotary_pos_emb(x, x, *turns)[0]
         actual = ours["rope"].turn(x, ours["rope"].tables(places, 1000), False)
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_blocks_are_theirs_but_for_what_is_left_out(name):
+    theirs = getattr(transformers, CONFIGS[name])().to_dict()
+    ours = recipe(name).config
+    released = {"olmo3": 1e-6}  # where the class has another default
+    eps = theirs.get("layer_norm_eps", theirs.get("rms_norm_eps"))
+    assert ours.norm_eps == released.get(name, eps)
+    assert ours.bias == theirs["attention_bias"]
+    activation = theirs.get("hidden_act", theirs.get("hidden_activation"))
+    assert ours.mlp == {"silu": "swiglu", "gelu_pytorch_tanh": "gelu"}[activation]
+    assert ours.norm_place == ("after" if name == "olmo3" else "before")
+    assert ours.parallel_blocks == (name == "rnope_swa")
+    assert ours.norm == ("layernorm" if name == "rnope_swa" else "rmsnorm")
 
 
 def test_yarn_of_gpt_oss_is_theirs_at_their_longest_text():

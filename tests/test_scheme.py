@@ -93,6 +93,7 @@ def test_options_are_numbers_booleans_and_words():
         ("rope - alibi", "is not a position scheme: write a name"),
         ("rope * 3", "repeat a branch up to 1000 times"),
         ("0 * rope", "repeat a branch up to 1000 times"),
+        ("True * rope", "repeat a branch up to 1000 times"),
         ("-2 * rope", "repeat a branch up to 1000 times"),
         ("1001 * rope", "up to 1000 times"),
         ("501 * (rope | nope)", "up to 1000 times"),
@@ -108,6 +109,7 @@ def test_options_are_numbers_booleans_and_words():
         ("rope(layout=open('made', 'w'))", "a value is"),
         ("__import__('os').mkdir('made')", "write a name"),
         ("röpe", "at most 500 ASCII"),
+        ("|".join(["rope"] * 100), "at most 500 ASCII"),  # 499 characters, canonical 697
         ("-" * 400 + "rope", "cannot be read|write a name"),
         ("(" * 300 + "a" + ")" * 150, "cannot be read"),
     ],

@@ -78,7 +78,7 @@ def identical(a: object, b: object) -> bool:
     return a == b
 
 
-def stop_at(patch: pytest.MonkeyPatch, *steps: int) -> None:
+def stop_at(patch: pytest.MonkeyPatch, *steps: int):
     """Let Ctrl-C come within these steps (from 0), each once."""
     left, get_lr = list(steps), train.get_lr
 
@@ -107,12 +107,12 @@ def stop_at(patch: pytest.MonkeyPatch, *steps: int) -> None:
         (["--decay_lr=False"], 0, 1.0),
     ],
 )
-def test_the_learning_rate(words: list[str], step: int, expected: float) -> None:
+def test_the_learning_rate(words: list[str], step: int, expected: float):
     s = settings("--max_iters=100", "--learning_rate=1", "--warmup_iters=10", *words)
     assert train.get_lr(step, s) == pytest.approx(expected)
 
 
-def test_each_parameter_is_in_one_group_and_only_matrices_are_decayed() -> None:
+def test_each_parameter_is_in_one_group_and_only_matrices_are_decayed():
     model = GPT(GPTConfig(n_layer=2, n_head=2, n_embd=16, bias=True, pos="learned + t5"))
     words = ["--weight_decay=0.3", "--optimizer=adamw"]
     [adamw] = train.configure_optimizers(model, settings(*words), None)
@@ -127,7 +127,7 @@ def test_each_parameter_is_in_one_group_and_only_matrices_are_decayed() -> None:
         assert p.dim() < 2 or names[id(p)].startswith("pos.")
 
 
-def test_muon_has_the_matrices_of_the_blocks_and_adamw_all_else() -> None:
+def test_muon_has_the_matrices_of_the_blocks_and_adamw_all_else():
     model = GPT(GPTConfig(n_layer=2, n_head=2, n_embd=16, bias=True, pos="learned + t5 + fox"))
     adamw, muon = train.configure_optimizers(model, settings(), None)
     names = {id(p): name for name, p in model.named_parameters()}
@@ -137,7 +137,7 @@ def test_muon_has_the_matrices_of_the_blocks_and_adamw_all_else() -> None:
     assert sorted(matrices + rest) == sorted(names.values())
 
 
-def test_muon_takes_the_step_of_torch() -> None:
+def test_muon_takes_the_step_of_torch():
     generator = torch.Generator().manual_seed(0)
     weights = [torch.randn(shape, generator=generator) for shape in [(48, 16), (16, 48)] * 2]
     ours = [torch.nn.Parameter(w.clone()) for w in weights]
@@ -172,7 +172,7 @@ def test_muon_takes_the_step_of_torch() -> None:
 )
 def test_a_run_stopped_twice_ends_like_one_that_was_not(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+):
     assert run(*words, "--out_dir=straight") == 0
     stop_at(monkeypatch, 2, 4)
     codes = [run(*words, "--out_dir=stopped") for _ in range(3)]
@@ -187,7 +187,7 @@ def test_a_run_stopped_twice_ends_like_one_that_was_not(
 
 def test_a_run_that_is_tested_on_its_way_ends_like_one_that_is_not(
     capsys: pytest.CaptureFixture,
-) -> None:
+):
     run(*DRAWING, "--out_dir=straight")
     capsys.readouterr()
     run(*DRAWING, "--out_dir=tested", "--test_at=2,4")
@@ -203,7 +203,7 @@ def test_a_run_that_is_tested_on_its_way_ends_like_one_that_is_not(
 
 def test_after_ctrl_c_tables_say_that_the_run_is_not_finished(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+):
     stop_at(monkeypatch, 1)
     assert run("--out_dir=run") == 130
     assert load_run("run").finished is False
@@ -215,7 +215,7 @@ def test_after_ctrl_c_tables_say_that_the_run_is_not_finished(
 
 def test_ctrl_c_in_the_test_keeps_the_model_and_the_same_command_only_tests(
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     def interrupted(*_: object) -> dict:
         os.kill(os.getpid(), signal.SIGINT)
         raise AssertionError("not reached")
@@ -231,8 +231,8 @@ def test_ctrl_c_in_the_test_keeps_the_model_and_the_same_command_only_tests(
 
 def test_ctrl_c_that_ends_the_reader_of_the_output_too_still_saves(
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def closed(*_: object) -> None:
+):
+    def closed(*_: object):
         raise BrokenPipeError
 
     stop_at(monkeypatch, 0)
@@ -244,7 +244,7 @@ def test_ctrl_c_that_ends_the_reader_of_the_output_too_still_saves(
 
 def test_a_finished_run_prints_its_table_and_other_lengths_are_tested_without_training(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+):
     assert run("--out_dir=run") == 0
     table = capsys.readouterr().out.split("nats per byte")[-1]
     stamp = {path: path.stat().st_mtime_ns for path in Path("run").iterdir()}
@@ -261,7 +261,7 @@ def test_a_finished_run_prints_its_table_and_other_lengths_are_tested_without_tr
         assert f"fixed_targets at {16 if '128' in asked else 64}" in out and "step 1/8" not in out
 
 
-def test_a_run_of_a_constant_rate_that_is_made_longer_equals_one_planned_so() -> None:
+def test_a_run_of_a_constant_rate_that_is_made_longer_equals_one_planned_so():
     words = ["--decay_lr=False", *DRAWING]
     run(*words, "--max_iters=8", "--out_dir=planned")
     run(*words, "--max_iters=4", "--out_dir=longer")
@@ -273,7 +273,7 @@ def test_a_run_of_a_constant_rate_that_is_made_longer_equals_one_planned_so() ->
 
 def test_another_schedule_says_so_and_one_that_follows_from_the_length_is_refused(
     capsys: pytest.CaptureFixture,
-) -> None:
+):
     run("--max_iters=4", "--out_dir=run")
     assert run("--max_iters=8", "--out_dir=run") == 0
     assert "planned for 4 steps, from here on with the schedule of 8" in capsys.readouterr().out
@@ -300,7 +300,7 @@ def test_a_folder_of_another_run_is_refused_with_the_differences_and_overwrite_s
     assert [p.name.split("-")[1] for p in checkpoint_paths(Path("run"))] == ["4"]
 
 
-def test_a_file_of_extend_is_read_where_it_was_named_and_copied_into_the_run() -> None:
+def test_a_file_of_extend_is_read_where_it_was_named_and_copied_into_the_run():
     """An overwritten run reads the file anew; a fine-tune has that of the run it starts from."""
     extend = "--extend=longrope(file='mine/f.json')"
     Path("mine").mkdir()
@@ -317,7 +317,7 @@ def test_a_file_of_extend_is_read_where_it_was_named_and_copied_into_the_run() -
 
 def test_a_run_on_mqar_is_finished_when_all_its_sizes_are_tested(
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     run("--out_dir=run")
     asked = train.final_settings(settings("--out_dir=run"))
     path = Path("run/extrapolation.json")
@@ -345,7 +345,7 @@ def test_a_run_on_mqar_is_finished_when_all_its_sizes_are_tested(
         ("{}", ('"near"; return 1', '"near"; return 2')),
     ],
 )
-def test_code_beside_a_docstring_is_code(tmp_path: Path, text: str, edited: tuple) -> None:
+def test_code_beside_a_docstring_is_code(tmp_path, text, edited):
     own = (
         'class Root(Piece):\n    """One.\n\n    Two."""\n\n'
         '    def bias(self, h, i, j, slope=1):\n        """é"""\n\n'
@@ -359,7 +359,7 @@ def test_code_beside_a_docstring_is_code(tmp_path: Path, text: str, edited: tupl
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_a_scheme_that_was_edited_is_another_run_and_a_baseline_does_not_mind() -> None:
+def test_a_scheme_that_was_edited_is_another_run_and_a_baseline_does_not_mind():
     Path("mine.py").write_text(OWN.format(rate=1))
     for pos in ("root", "alibi"):
         assert run(f"--pos={pos}", "--pos_file=mine.py") == 0
@@ -391,7 +391,7 @@ def test_a_scheme_that_was_edited_is_another_run_and_a_baseline_does_not_mind() 
     assert load_run(root, pos_file="mine.py")
 
 
-def test_a_scheme_of_ones_own_is_examined_and_its_later_errors_are_one_sentence() -> None:
+def test_a_scheme_of_ones_own_is_examined_and_its_later_errors_are_one_sentence():
     Path("mine.py").write_text(OWN.format(rate=1), encoding="utf-8")
     assert run("--pos=root", "--pos_file=mine.py", "--examine=True", "--out_dir=run") == 0
     late = OWN.format(rate=1).replace("return", "[][0]\n        return")
@@ -402,7 +402,7 @@ def test_a_scheme_of_ones_own_is_examined_and_its_later_errors_are_one_sentence(
 
 def test_a_zoo_file_that_was_edited_refuses_the_runs_that_use_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     run("--pos=kerple", "--out_dir=kerple")
     run("--pos=rope", "--out_dir=rope")
     shutil.copytree(REPOSITORY / "zoo", tmp_path / "zoo")
@@ -418,7 +418,7 @@ def test_a_zoo_file_that_was_edited_refuses_the_runs_that_use_it(
 
 def test_a_run_does_not_go_on_with_a_corpus_that_has_changed(
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     stop_at(monkeypatch, 2)
     run("--out_dir=run")
     monkeypatch.setattr(checkpoint, "corpus_digests", lambda corpus: {"train": "x", "val": "y"})
@@ -431,11 +431,11 @@ def test_a_run_does_not_go_on_with_a_corpus_that_has_changed(
 
 def test_a_run_keeps_the_number_format_that_was_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+):
     words = [word for word in SIZE if "dtype" not in word]
     monkeypatch.setattr(device, "cpu_has_bfloat16", lambda: True)
 
-    def rates(bfloat16: float) -> None:
+    def rates(bfloat16: float):
         measured = {"bfloat16": bfloat16, "float32": 100.0}
         monkeypatch.setattr(device, "measured_rates", lambda *_: measured)
 
@@ -461,7 +461,7 @@ def test_a_run_keeps_the_number_format_that_was_measured(
 
 def test_a_fine_tune_has_the_size_corpus_and_length_of_its_run_and_an_order_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     run("--dataset=other", "--pos=alibi", "--out_dir=base")
     few = "--max_iters=4 --batch_size=2 --compile=False --device=cpu --eval_lengths=8,16".split()
     few += ["--examine=False", "--init_from=base", "--eval_iters=1"]
@@ -495,9 +495,9 @@ def test_a_fine_tune_has_the_size_corpus_and_length_of_its_run_and_an_order_of_i
 
 def test_a_fine_tune_starts_with_the_weights_of_its_run_and_resumes_to_the_bit(
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     run("--out_dir=base", "--max_iters=4")
-    words = ["--init_from=base", "--extend=pi", "--length_factor=2", "--learning_rate=0.1"]
+    words = ["--init_from=./base/", "--extend=pi", "--length_factor=2", "--learning_rate=0.1"]
     words = [*(word for word in SIZE if not word.startswith("--block_size")), *words]
     assert call(train, *words, "--max_iters=0", "--out_dir=zero") == 0
     assert identical(saved("zero")["model"], saved("base")["model"])
@@ -510,7 +510,7 @@ def test_a_fine_tune_starts_with_the_weights_of_its_run_and_resumes_to_the_bit(
 # ---- what is written
 
 
-def test_a_run_folder_has_what_repeats_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_folder_has_what_repeats_the_run(monkeypatch: pytest.MonkeyPatch):
     run("--out_dir=run", "--pos=fire")
     config = read_config("run")
     for name in ("command", "versions", "device", "dtype", "sources_sha256", "corpus_sha256"):
@@ -526,7 +526,7 @@ def test_a_run_folder_has_what_repeats_the_run(monkeypatch: pytest.MonkeyPatch) 
     assert saved("run")["step"] == 8 and saved("run")["gpt"]["block_size"] == 16
 
 
-def test_the_loss_falls_and_validation_reads_the_same_text_every_time() -> None:
+def test_the_loss_falls_and_validation_reads_the_same_text_every_time():
     run(
         "--out_dir=run", "--max_iters=60", "--learning_rate=0.02", "--pos=alibi", "--warmup_iters=5"
     )
@@ -537,14 +537,14 @@ def test_the_loss_falls_and_validation_reads_the_same_text_every_time() -> None:
     assert train.estimate_loss(trained) == pytest.approx(logged("run")[-1]["val_loss"], abs=1e-5)
 
 
-def test_a_loss_that_is_no_number_stops_and_the_last_good_checkpoint_stays() -> None:
+def test_a_loss_that_is_no_number_stops_and_the_last_good_checkpoint_stays():
     with pytest.raises(UserError, match="loss (nan|inf)"):
         run("--out_dir=run", "--learning_rate=1e30", "--grad_clip=0", "--decay_lr=False")
     assert diverged("run") and not checkpoint_paths(Path("run"))
     assert not diverged("nothing")
 
 
-def test_accumulated_micro_batches_are_one_batch() -> None:
+def test_accumulated_micro_batches_are_one_batch():
     run("--out_dir=one", "--batch_size=8")
     run("--out_dir=two", "--batch_size=4", "--gradient_accumulation_steps=2")
     one, two = (
@@ -553,7 +553,7 @@ def test_accumulated_micro_batches_are_one_batch() -> None:
     assert torch.allclose(one, two, atol=1e-5)
 
 
-def test_a_step_reads_its_own_sequences_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_reads_its_own_sequences_and_each_once(monkeypatch: pytest.MonkeyPatch):
     numbers = []
     batch = rows.batch
 
@@ -572,25 +572,25 @@ def test_a_step_reads_its_own_sequences_and_each_once(monkeypatch: pytest.Monkey
 class FakeRun:
     """A wandb run that keeps what is logged."""
 
-    def __init__(self, **about: object) -> None:
+    def __init__(self, **about: object):
         self.about, self.lines, self.summary, self.ended = about, [], {}, False
 
-    def log(self, line: dict, step: int | None = None) -> None:
+    def log(self, line: dict, step: int | None = None):
         self.lines.append(line)
 
     id = "none"
 
-    def define_metric(self, *_: object, **__: object) -> None:
+    def define_metric(self, *_: object, **__: object):
         pass
 
-    def log_artifact(self, artifact: object) -> None:
+    def log_artifact(self, artifact: object):
         pass
 
-    def finish(self) -> None:
+    def finish(self):
         self.ended = True
 
 
-def test_wandb_gets_the_steps_and_the_curve_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_gets_the_steps_and_the_curve_of_a_run(monkeypatch: pytest.MonkeyPatch):
     wandb = pytest.importorskip("wandb")
     made = []
     monkeypatch.setattr(wandb, "init", lambda **about: made.append(FakeRun(**about)) or made[-1])
@@ -608,7 +608,7 @@ def test_wandb_gets_the_steps_and_the_curve_of_a_run(monkeypatch: pytest.MonkeyP
     assert any("extrapolation" in line for line in log.lines) and log.summary
 
 
-def test_wandb_works_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_works_offline(monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")

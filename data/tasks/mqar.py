@@ -17,8 +17,7 @@ The numbers are those of zoology's configurations, commit d88d6f5, in two sets:
         fillers are 0. The last is no longer in the configuration; commit 66f4918 has it. Here the
         test also has the rows of the longer corpora.
     mqar    figure 2 of "Based" (arXiv 2402.18668): one model trained on TRAIN and tested on TEST;
-    fillers
-        are random tokens of the whole vocabulary.
+        fillers are random tokens of the whole vocabulary.
 
 Accuracy is the fraction of answers where the value is the most likely of all tokens, as in zoology;
 N is the number of pairs. Guessing among the values in the row is right 1 / pairs of the time:
