@@ -165,7 +165,7 @@ def make_cells(schemes: list[str], settings: AblateSettings) -> list[Cell]:
     settings_of = {}  # by the label of a scheme
     for text in schemes:
         # 'rope --qk_norm=True' is a scheme with a setting of its own; a file may have several
-        label, *own = re.split(r"\s+(?=--)", text.strip())
+        label, *words = re.split(r"\s+(?=--)", text.strip())
         if label.endswith(".py"):
             of_recipe = read_config_file(TrainSettings, Path(label))
             s = replace(shared, **of_recipe)
@@ -178,14 +178,14 @@ def make_cells(schemes: list[str], settings: AblateSettings) -> list[Cell]:
             label = parse(label).text
             s = replace(shared, pos=label)
         pos = s.pos
-        s, _ = configure(TrainSettings, [*to_argv(s), *own], "")
+        s, _ = configure(TrainSettings, [*to_argv(s), *words], "")
         s = replace(s, extend=canonical_extend(s.extend))  # as train.py names the folder
         if s.pos != pos:
             raise UserError(f"{text}: name that scheme instead of --pos")
         for name in fixed:
             if getattr(s, name) != getattr(shared, name):
                 raise UserError(f"{text}: a scheme of a comparison has no {name} of its own")
-        label = " ".join([label, *own])
+        label = " ".join([label, *words])
         if label in settings_of or run_folder(s) in map(run_folder, settings_of.values()):
             raise UserError(f"{label} would be trained twice: name each scheme once")
         settings_of[label] = s

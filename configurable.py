@@ -541,11 +541,11 @@ def read_config_file(cls: type[Settings], path: Path) -> dict[str, Any]:
 
 def check_name(cls: type[Settings], name: str) -> None:
     """Raise UserError, which suggests the nearest name, unless a program has this setting."""
-    known = {f.name: f.metadata["help"] for f in fields(cls)}
-    if name in known and name not in cls.refused:
+    helps = {f.name: f.metadata["help"] for f in fields(cls)}
+    if name in helps and name not in cls.refused:
         return
-    near = difflib.get_close_matches(name[:80], known, n=1)
-    near += [other for other, text in known.items() if name in text.split()]  # such as lr
+    near = difflib.get_close_matches(name[:80], helps, n=1)
+    near += [other for other, text in helps.items() if name in text.split()]  # such as lr
     advice = "--help lists all settings"
     if near:
         advice = cls.refused.get(near[0], f"did you mean {near[0]}?")

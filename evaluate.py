@@ -221,13 +221,13 @@ class Tester:
 
     @torch.no_grad()
     def losses(
-        self, windows: Windows, limit: int | None = None, kept: int | None = None
+        self, windows: Windows, limit: int | None = None, unshuffled: int | None = None
     ) -> np.ndarray:
         """The nats of all scored targets, (blocks, targets), float64. The model is in eval mode.
 
-        With a `limit`, a query sees only keys with i - j < limit. With `kept`, all inputs of a
-        window but the last `kept` are shuffled. A batch has at most 16k inputs, and each of n
-        processes takes every n-th batch. The first 64 blocks are batched alike, however many
+        With a `limit`, a query sees only keys with i - j < limit. With `unshuffled`, all inputs of
+        a window but the last `unshuffled` are shuffled. A batch has at most 16k inputs, and each of
+        n processes takes every n-th batch. The first 64 blocks are batched alike, however many
         follow.
         """
         processes = self.processes
@@ -239,28 +239,30 @@ class Tester:
             for first in range(size * processes.rank, len(nats), size * processes.size):
                 batch = slice(first, first + size)  # of B blocks
                 offsets = windows.ends[batch, n, None] + np.arange(-length, 1)  # (B, length + 1)
-                if kept is not None and kept < length:
-                    far = offsets[:, : length - kept]
+                if unshuffled is not None and unshuffled < length:
+                    far = offsets[:, : length - unshuffled]
                     np.random.default_rng(diagnose.SEED).permuted(far, axis=1, out=far)
                 tokens = torch.from_numpy(self.corpus.val[offsets].astype(np.int64))
                 tokens = tokens.to(self.compute.device)
                 with device.autocast(self.compute):
-                    found = self.model.losses(tokens[:, :-1], tokens[:, -scored:], window=limit)
-                nats[batch, stops[n] - scored : stops[n]] = found.cpu().double().numpy()
+                    losses = self.model.losses(tokens[:, :-1], tokens[:, -scored:], window=limit)
+                nats[batch, stops[n] - scored : stops[n]] = losses.cpu().double().numpy()
         processes.sum(torch.from_numpy(nats))  # zero where another process has measured
         return nats
 
 
-def losses_at(tester: Tester, places: Places, length: int, kept: int | None = None) -> np.ndarray:
-    """Mean nats of fixed_targets at each place, (places,); for `kept` see `Tester.losses`."""
-    return tester.losses(fixed_targets(places, length), kept=kept).mean(axis=1)
+def losses_at(
+    tester: Tester, places: Places, length: int, unshuffled: int | None = None
+) -> np.ndarray:
+    """Mean nats of fixed_targets at each place, (places,); for `unshuffled` see `Tester.losses`."""
+    return tester.losses(fixed_targets(places, length), unshuffled=unshuffled).mean(axis=1)
 
 
 # ---- a test
 
 
-def begin_row(tester: Tester, about: dict, protocol: str, length: int, windows: int) -> dict:
-    """The fields of a row that say what was asked; `about` is from `describe_run`."""
+def begin_row(tester: Tester, run_info: dict, protocol: str, length: int, windows: int) -> dict:
+    """The fields of a row that say what was asked; `run_info` is from `describe_run`."""
     scheme = tester.model.pos
     return {
         "protocol": protocol,
@@ -271,18 +273,18 @@ def begin_row(tester: Tester, about: dict, protocol: str, length: int, windows: 
         "files_sha256": scheme_digests(scheme) if scheme.extend_text else None,
         "dataset": tester.corpus.name,
         "split_sha256": tester.corpus.split_sha256("val"),
-        "step": about["step"],
-        "tokens_trained": about["tokens_trained"],
-        "checkpoint": about["checkpoint"],
+        "step": run_info["step"],
+        "tokens_trained": run_info["tokens_trained"],
+        "checkpoint": run_info["checkpoint"],
         "windows": windows,
     }
 
 
-def extrapolation(tester: Tester, about: dict, settings: Any) -> dict:
+def extrapolation(tester: Tester, run_info: dict, settings: Any) -> dict:
     """Test a model by every protocol at every length; returns the content of extrapolation.json.
 
-    `about` is from `describe_run`. Of `settings`, eval_lengths and eval_windows are used. The model
-    is put into eval mode.
+    `run_info` is from `describe_run`. Of `settings`, eval_lengths and eval_windows are used. The
+    model is put into eval mode.
     """
     corpus = tester.corpus
     started = time.perf_counter()
@@ -292,21 +294,21 @@ def extrapolation(tester: Tester, about: dict, settings: Any) -> dict:
         test = answer_rows
     elif "questions" in corpus.meta:
         test = question_rows
-    rows = test(tester, about, settings)
+    rows = test(tester, run_info, settings)
     seconds = round(time.perf_counter() - started, 1)
-    return about | {"unit": corpus.unit, "rows": rows, "seconds": seconds}
+    return run_info | {"unit": corpus.unit, "rows": rows, "seconds": seconds}
 
 
-def text_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
+def text_rows(tester: Tester, run_info: dict, settings: Any) -> list[dict]:
     """The measured rows of a corpus of text. A line is printed for each."""
     corpus = tester.corpus
-    train_length = about["train_length"]
+    train_length = run_info["train_length"]
     places = find_places(corpus, settings.eval_windows)
     rows = []
     nats_at = {}  # of the targets of fixed_targets, (places, scored) or None, by length
     for protocol in tester.protocols:
         for length in tested_lengths(train_length, settings.eval_lengths):
-            row = begin_row(tester, about, protocol, length, len(places.ends))
+            row = begin_row(tester, run_info, protocol, length, len(places.ends))
             fields, nats = loss_fields(tester, places, protocol, length, train_length)
             row |= fields
             rows.append(row)
@@ -326,7 +328,7 @@ def text_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
         where = f"fixed_targets at {row['length']}, {CHECK_WINDOWS} windows"
         row["note"].append(f"{where}: {row['dtype']} minus float32 is {difference:+.5f} nats")
 
-    rows += key_rows(tester, about, places, fixed, nats_at)
+    rows += key_rows(tester, run_info, places, fixed, nats_at)
     for row in rows:
         if "note" in row:
             row["note"] = "; ".join(row["note"])
@@ -335,7 +337,7 @@ def text_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
 
 
 def key_rows(
-    tester: Tester, about: dict, places: Places, fixed: list[dict], nats_at: dict
+    tester: Tester, run_info: dict, places: Places, fixed: list[dict], nats_at: dict
 ) -> list[dict]:
     """Rows of key_targets, one for each of the rows of fixed_targets, unless there are too few.
 
@@ -357,7 +359,7 @@ def key_rows(
     for row in fixed:
         length = row["length"]
         offsets = fixed_targets(places, length).targets()
-        key = begin_row(tester, about, "key_targets", length, len(places.ends))
+        key = begin_row(tester, run_info, "key_targets", length, len(places.ends))
         key |= {"targets": answers.digest(np.sort(offsets[is_key])), "nats": None}
         for name in ("dtype", "attention", "diverged", "reason"):
             if name in row:
@@ -460,17 +462,17 @@ def mean_fields(sums: np.ndarray, counts: np.ndarray, n_bytes: int) -> dict:
     }
 
 
-def question_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
+def question_rows(tester: Tester, run_info: dict, settings: Any) -> list[dict]:
     """The rows of a corpus with questions: recall, and fixed_targets of the text around them.
 
     One pass at each length measures both. A block of the text is a document.
     """
     corpus = tester.corpus
-    train_length = about["train_length"]
+    train_length = run_info["train_length"]
     windows = settings.eval_windows
     rows = []
     for length in tested_lengths(train_length, settings.eval_lengths):
-        row = begin_row(tester, about, "recall", length, windows) | {"trained": train_length}
+        row = begin_row(tester, run_info, "recall", length, windows) | {"trained": train_length}
         rows.append(row)
         try:
             check_test_length(corpus, length)
@@ -493,7 +495,7 @@ def question_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
         row |= measured | answers.measure_questions(corpus, scored, nats, right)
         print_row(row, corpus)
         if is_text.any():
-            text_row = begin_row(tester, about, "fixed_targets", length, windows)
+            text_row = begin_row(tester, run_info, "fixed_targets", length, windows)
             text_row |= measured | text_fields(tokens, nats, is_text, documents)
             rows.append(text_row)
             print_row(text_row, corpus)
@@ -523,13 +525,13 @@ def text_fields(
     return row | mean_fields(sums[tested], counts[tested], n_bytes)
 
 
-def answer_rows(tester: Tester, about: dict, settings: Any) -> list[dict]:
+def answer_rows(tester: Tester, run_info: dict, settings: Any) -> list[dict]:
     """The rows of a corpus with answers: of every size, or of the trained and the asked ones."""
     corpus = tester.corpus
     meta = corpus.meta["rows"]
     rows = []
     for size, count, width in tested_sizes(corpus, settings.eval_lengths):
-        row = begin_row(tester, about, meta["protocol"], size, count)
+        row = begin_row(tester, run_info, meta["protocol"], size, count)
         rows.append(row)
         row |= {name: meta[name] for name in ("trained", "chance", "majority") if name in meta}
         try:
@@ -613,12 +615,12 @@ def evaluate_run(
     are those of evaluate.py or extend.py. Returns the last result, with its new rows only.
     """
     corpus = run_corpus(run, settings.dataset)
-    about = describe_run(run)
+    run_info = describe_run(run)
     tester = Tester(run.model, corpus, run.compute, protocols=protocols)
     lengths = settings.eval_lengths or run.settings.eval_lengths
     settings = replace(settings, eval_lengths=lengths)
     lock_folder(run.folder)
-    result = about
+    result = run_info
     for extension in extensions:
         if extension:
             run.model.pos.extend(extension)  # files as typed, not the run's own copies
@@ -629,15 +631,15 @@ def evaluate_run(
         if not again:
             is_measured = True  # at every length
             dtype = tester.compute.dtype_name
-            for n in tested_lengths(about["train_length"], lengths):
-                asked = begin_row(tester, about, protocols[0], n, settings.eval_windows)
+            for n in tested_lengths(run_info["train_length"], lengths):
+                asked = begin_row(tester, run_info, protocols[0], n, settings.eval_windows)
                 # the rows that have all these fields; one that could not be measured has no dtype
-                found = [row for row in measured if asked.items() <= row.items()]
-                if dtype not in [row.get("dtype", dtype) for row in found]:
+                same = [row for row in measured if asked.items() <= row.items()]
+                if dtype not in [row.get("dtype", dtype) for row in same]:
                     is_measured = False
             if is_measured:
                 continue
-        result = extrapolation(tester, about, settings)
+        result = extrapolation(tester, run_info, settings)
         in_file = results.update_result(run.folder, result)
         plot_run(run.folder, in_file)
         result = in_file | {"rows": result["rows"]}
@@ -652,7 +654,7 @@ def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
     if not corpus.is_text:
         raise UserError(f"{corpus.name} has rows with answers, and only text can be diagnosed")
     length = run.settings.block_size
-    about = describe_run(run) | {"dataset": corpus.name, "tested": settings.extend}
+    run_info = describe_run(run) | {"dataset": corpus.name, "tested": settings.extend}
     if settings.extend:
         model.pos.extend(settings.extend)
     places = find_places(corpus, settings.eval_windows)
@@ -665,9 +667,9 @@ def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
     texts = torch.from_numpy(corpus.val[offsets].astype(np.int64)).to(run.compute.device)
     tester = Tester(model, corpus, run.compute)
 
-    def score(n: int, kept: int) -> np.ndarray:
-        """Nats at each place with all but the last `kept` tokens before a target shuffled."""
-        return losses_at(tester, places, n, kept + places.scored - 1)
+    def score(n: int, unshuffled: int) -> np.ndarray:
+        """Nats at each place with all but the last `unshuffled` tokens before a target shuffled."""
+        return losses_at(tester, places, n, unshuffled + places.scored - 1)
 
     findings = [
         diagnose.attention_of(model, texts, length),
@@ -675,7 +677,7 @@ def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
     ]
     if lengths[-1] >= length + max(length, diagnose.REPEATED):
         findings.append(diagnose.continuations(model, texts, length))
-    diagnose.report(findings, run.folder, about)
+    diagnose.report(findings, run.folder, run_info)
 
 
 def main() -> None:

@@ -143,13 +143,13 @@ def main() -> None:
             )
         runs = set()
         for folder in folders:
-            found = [path.parent for path in folder.rglob("*.json") if path.name in RUN_FILES]
-            if not found:
+            run_folders = [path.parent for path in folder.rglob("*.json") if path.name in RUN_FILES]
+            if not run_folders:
                 raise UserError(
                     f"there is no run in {folder}: name a run folder, as out/RUN; an unfinished "
                     "comparison resumes with its ablate.py command"
                 )
-            runs.update(found)
+            runs.update(run_folders)
         if settings.out or settings.show != "tests":
             raise UserError(
                 f"--out and --show are for tested runs: python evaluate.py {untested[0]} tests one"

@@ -306,10 +306,10 @@ def load(name: str, root: Path = HERE) -> Corpus:
         elif (folder / "train.bin").is_file() and not (folder / "train_starts.npy").exists():
             read_nanogpt(folder)
         else:
-            known = [*COMMANDS, *(meta.parent.name for meta in root.glob("*/meta.json"))]
+            names = [*COMMANDS, *(meta.parent.name for meta in root.glob("*/meta.json"))]
             own_text = f"data/text/prepare.py --name={name} PATH... --tokenizer=gpt2 (or bytes)"
             advice = f"make it with python {COMMANDS.get(name, own_text)}"
-            near = difflib.get_close_matches(name, known, 1)
+            near = difflib.get_close_matches(name, names, 1)
             if near not in ([], [name]):
                 advice = f"did you mean {near[0]}?"
             raise UserError(

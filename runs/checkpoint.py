@@ -224,10 +224,10 @@ def imported_files(path: Path) -> dict[str, Path]:
             for module_path in (file.parent, root):
                 for part in parts:  # of a.b.c: a, a.b and a.b.c
                     module_path = module_path / part
-                    for found in (module_path.with_suffix(".py"), module_path / "__init__.py"):
-                        if found.is_file() and found not in files.values():
-                            files[found.relative_to(root).as_posix()] = found
-                            waiting.append(found)
+                    for file_path in (module_path.with_suffix(".py"), module_path / "__init__.py"):
+                        if file_path.is_file() and file_path not in files.values():
+                            files[file_path.relative_to(root).as_posix()] = file_path
+                            waiting.append(file_path)
     return files
 
 
@@ -293,9 +293,9 @@ def differences(folder: Path, config: dict[str, Any], s: TrainSettings) -> list[
     unless drop_pos depends on it.
     """
     differ = changed_files(folder, config, s.pos_file)
-    there = TrainSettings(**config["settings"])
+    saved = TrainSettings(**config["settings"])
     for name, value in setting_values(s, "result").items():
-        other = getattr(there, name)
+        other = getattr(saved, name)
         may_differ = name == "max_iters" and not s.drop_pos
         if name == "pos_file":  # its name may differ: what is in the files is compared above
             may_differ = value or OWN_FILE not in config["files_sha256"]

@@ -57,8 +57,10 @@ attended  the sum of the weights: 1 for a softmax, less beside a sink and its li
         for start, stop in itertools.pairwise(edges):
             plan = attention.slice_queries(prepared.plan, start, stop)
             rows = q[..., start:stop, :]
-            known = None if features is None else features[:, :stop]
-            weights = attention.attention_weights(rows, k[..., :stop, :], plan, scale, known)
+            seen_features = None if features is None else features[:, :stop]
+            weights = attention.attention_weights(
+                rows, k[..., :stop, :], plan, scale, seen_features
+            )
             back = place[start:stop, None] - place[:stop]
             attended = weights.sum(-1, keepdim=True)
             shares = weights / attended.clamp(min=1e-30)  # 0 where a query attends to nothing
@@ -119,17 +121,17 @@ real      the same of the text as it was"""
     written = model.generate(texts[:, :length], new_tokens, generator=generator)
     size = max(length, REPEATED)
     samples = {}
-    for title, whole in (("written", written), ("real", texts)):
-        shares = [repetition(text[length:], size) for text in whole.tolist()]
+    for title, batch in (("written", written), ("real", texts)):
+        shares = [repetition(text[length:], size) for text in batch.tolist()]
         samples[title] = np.array(shares).T  # (windows, texts)
     starts = pd.Index(range(length, texts.shape[1] - size + 1, size), name="from")
     return "repetition in text continued at temperature 1", with_errors(samples, starts), note
 
 
-def report(findings: list[Finding], folder: Path, about: dict) -> None:
+def report(findings: list[Finding], folder: Path, run_info: dict) -> None:
     """Print each finding, and write diagnose.json and diagnose.png into a run folder.
 
-    `about` says what was diagnosed, with its "train_length".
+    `run_info` says what was diagnosed, with its "train_length".
     """
     figure = new_figure((4.5 * len(findings), 4))
     content = []
@@ -142,7 +144,7 @@ def report(findings: list[Finding], folder: Path, about: dict) -> None:
         means.plot(ax=axes, marker=".", logx=True)
         axes.set_xticks(means.index, means.index)
         axes.minorticks_off()
-        axes.axvline(about["train_length"], color="0.35", linestyle="--")
-    write_json(folder / "diagnose.json", about | {"findings": content})
+        axes.axvline(run_info["train_length"], color="0.35", linestyle="--")
+    write_json(folder / "diagnose.json", run_info | {"findings": content})
     save_figure(figure, folder / "diagnose.png")
     print(f"drawn in {folder}/diagnose.png; dashed: L, the training length")

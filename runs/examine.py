@@ -112,13 +112,13 @@ def check_names(pos_file, used):
     """
     source = pos_file.read_text(encoding="utf-8")
     for scheme, cls in load_file(pos_file).items():
-        own = [name for name in vars(cls) if name[0] != "_"]
+        attributes = [name for name in vars(cls) if name[0] != "_"]
         if scheme in used:
-            if own and not any(getattr(cls, method) for method in METHODS):
-                raise Fault(f"has {own[0]}, but none of the methods of posenc.Piece")
+            if attributes and not any(getattr(cls, method) for method in METHODS):
+                raise Fault(f"has {attributes[0]}, but none of the methods of posenc.Piece")
             if cls.turn and not cls.tables:
                 raise Fault("has turn, but no tables")
-        for name in own:
+        for name in attributes:
             near = difflib.get_close_matches(name, vars(Piece), 1, 0.65)
             if near and not hasattr(cls.__base__, name) and f".{name}" not in source:
                 raise Fault(f"has {name}, which no piece has: did you mean {near[0]}?")

@@ -96,8 +96,8 @@ def update_result(folder: str | Path, new: dict[str, Any]) -> dict[str, Any]:
 
     if path.exists():
         asked = [question(row) for row in new["rows"]]
-        kept = [row for row in load_result(folder)["rows"] if question(row) not in asked]
-        content["rows"] = kept + new["rows"]
+        others = [row for row in load_result(folder)["rows"] if question(row) not in asked]
+        content["rows"] = others + new["rows"]
     write_json(path, content)
     return content
 
@@ -157,8 +157,8 @@ def load_rows(folders: str | Path | Iterable[str | Path]) -> pd.DataFrame:
             compared.update(frame.run)
             of_seeds |= pairs
             continue
-        found = sorted(file.parent for file in path.rglob("extrapolation.json"))
-        runs += found or [path]  # load_result says what is missing in it
+        inside = sorted(file.parent for file in path.rglob("extrapolation.json"))
+        runs += inside or [path]  # load_result says what is missing in it
     results = {str(run): load_result(run) for run in runs if str(run) not in compared}
     if results:
         frames.append(rows_of(results))
@@ -303,20 +303,20 @@ def rename(rows: pd.DataFrame, labels: str) -> pd.DataFrame:
     line. UserError for a label that no row has.
     """
     # the longest first: a label may begin with another, as in alibi and alibi n_layer=2
-    known = "|".join(map(re.escape, sorted(set(rows.label), key=len, reverse=True)))
+    labels_pattern = "|".join(map(re.escape, sorted(set(rows.label), key=len, reverse=True)))
     if labels and "=" not in labels:
         pairs = Path(labels).read_text(encoding="utf-8").splitlines()
     else:  # split at a comma before one of the labels; a label may have a comma itself
-        pairs = re.split(rf",\s*(?=(?:{known})\s*=)", labels)
+        pairs = re.split(rf",\s*(?=(?:{labels_pattern})\s*=)", labels)
     names = {}
     for pair in filter(None, pairs):
-        found = re.fullmatch(rf"({known})\s*=\s*(.*)", pair)
-        if not found:
+        match = re.fullmatch(rf"({labels_pattern})\s*=\s*(.*)", pair)
+        if not match:
             raise UserError(
                 f"{pair!r} renames no label: write --labels='LABEL=NAME,LABEL=NAME', where "
                 f"the labels are {'; '.join(rows.label.unique())}"
             )
-        names[found[1]] = found[2]
+        names[match[1]] = match[2]
     renamed = rows.assign(label=rows.label.replace(names))
     if renamed.label.nunique() < rows.label.nunique():
         raise UserError("labels: two labels would have the same name")
@@ -626,8 +626,8 @@ def notes_of(rows: pd.DataFrame) -> list[str]:
 
 def wide(table: pd.DataFrame, column: str) -> pd.DataFrame:
     """One column of a long table as lines of labels, in the same order, and columns of lengths."""
-    found = table.pivot(index="label", columns="length", values=column)
-    return found.reindex(table.label.unique()).rename_axis(index="scheme", columns=None)
+    wide = table.pivot(index="label", columns="length", values=column)
+    return wide.reindex(table.label.unique()).rename_axis(index="scheme", columns=None)
 
 
 def run_table(result: dict[str, Any]) -> str:

@@ -124,9 +124,11 @@ def compare(s: BenchSettings, part: str, corpus: data.Corpus, compute: device.Co
     turns = []
     for _ in range(s.rounds + 2):
         turns.append([seconds(call, compute) for call in (run_nope, run, product)])
-    nope, own, products = np.array(turns[2:]).T  # the first turns compile and warm up
-    ratios = nope / own
-    rates = 2 * CUBE**3 * count / products
+    nope_seconds, scheme_seconds, product_seconds = np.array(
+        turns[2:]
+    ).T  # the first turns compile and warm up
+    ratios = nope_seconds / scheme_seconds
+    rates = 2 * CUBE**3 * count / product_seconds
     flops = flops_per_token(model, length) * tokens
     weights = 4 * model.parameter_count
     if part == "train":
@@ -142,11 +144,11 @@ def compare(s: BenchSettings, part: str, corpus: data.Corpus, compute: device.Co
     compiled = part == "train" and s.compile
     return {
         "length": length,
-        "tokens_per_s": tokens / np.median(own),
+        "tokens_per_s": tokens / np.median(scheme_seconds),
         "nope": np.median(ratios),
         "low": min(ratios),
         "high": max(ratios),
-        "use": np.median(flops / own / rates),
+        "use": np.median(flops / scheme_seconds / rates),
         "gflops": np.median(rates) / 1e9,
         "first_s": turns[0][1],
         "gib": gib,
