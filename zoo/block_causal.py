@@ -11,7 +11,7 @@ class BlockCausal(Piece):
     length, as published, so that nothing is masked in training. In longer texts a query sees
     between size and 2 size - 1 previous tokens.
     Verdict: rope with it stays flat up to 8 L in Sun et al. 2022, up to 32 L here, but reads no
-    farther than L (results/board/first, one seed). Combine it: `rope + block_causal`.
+    farther than L (results/board/gpu.md, one seed). Combine it: `rope + block_causal`.
     """
 
     can_extend = True
