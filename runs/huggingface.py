@@ -313,14 +313,14 @@ def read_positions(kind: str, theirs: dict, n_layer: int) -> str:
     UserError for a kind of layer that is not computed here.
     """
     family = FAMILIES[kind]
-    types = n_layer * ["full_attention"]
-    turning = n_layer * [True]
+    types = ["full_attention" for _ in range(n_layer)]
+    turning = [True for _ in range(n_layer)]
     if "by_layer" in family and "layer_types" in theirs:
         types = theirs["layer_types"]
     elif theirs.get("use_sliding_window"):
         raise UserError(f"it is of type {kind} with use_sliding_window, which is not supported")
     elif kind == "mistral" and "sliding_window" in theirs:
-        types = n_layer * ["sliding_attention"]
+        types = ["sliding_attention" for _ in range(n_layer)]
     if kind == "smollm3":
         every = theirs["no_rope_layer_interval"]
         turning = theirs.get("no_rope_layers", [(n + 1) % every for n in range(n_layer)])
