@@ -11,7 +11,7 @@ the longest texts that were tested, N = 32 L by default:
 
     area     of the accuracy above chance over log2 of the distance, from 16 to N: in octaves
     reach    the largest distance whose bin is surely (95 %) above half of what the same model has
-             in texts of its training length L
+             in texts of its training length L; 0 if that is below 0.1
 """
 
 import hashlib
