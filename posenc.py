@@ -35,13 +35,14 @@ from configurable import Count, UserError, read_json
 
 def in_tokens(value, info):
     """Convert a length to tokens: 0.25 is a quarter of the length first trained at."""
-    largest = 2**24 if isinstance(value, int) else 32
-    if not 0 < value <= largest:
-        raise ValueError(
-            "a whole number counts tokens, 1 to 2**24; a real number is a share of the training "
-            "length, over 0 and at most 32"
-        )
-    return value if isinstance(value, int) else max(1, round(value * info.context["length"]))
+    if isinstance(value, int) and 0 < value <= 2**24:
+        return value
+    if isinstance(value, float) and 0 < value <= 32:
+        return max(1, round(value * info.context["length"]))
+    raise ValueError(
+        "a whole number counts tokens, 1 to 2**24; a real number is a share of the training "
+        "length, over 0 and at most 32"
+    )
 
 
 Whole = Annotated[int, Field(ge=0, le=2**24)]
@@ -144,11 +145,11 @@ def alibi_slopes(n_head: int) -> Tensor:
     For another H they are those of the power of two below, then every other slope of the power of
     two above. Press et al. 2021 (arXiv 2108.12409) and their code.
     """
-    floor = 2 ** int(math.log2(n_head))
-    slopes = [2 ** (-8 * h / floor) for h in range(1, floor + 1)]
+    power = 2 ** int(math.log2(n_head))
+    slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
     # every other slope of twice as many heads
-    slopes += [2 ** (-4 * h / floor) for h in range(1, 2 * floor, 2)]
-    return torch.tensor(slopes[:n_head])  # for a power of two, those of the first line alone
+    slopes += [2 ** (-4 * h / power) for h in range(1, 2 * power, 2)]
+    return torch.tensor(slopes[:n_head])  # if n_head is a power of two, the second line adds none
 
 
 def t5_buckets(distance: Tensor, num_buckets: int = 32, max_distance: int = 128) -> Tensor:

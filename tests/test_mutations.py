@@ -31,8 +31,8 @@ posenc.py | test_schemes | paper and alibi
 - return slopes[h] * (j - i)
 + return slopes[h] * (j - i + 1 - 1 * (i == j))
 posenc.py | test_schemes | slopes
-- floor = 2 ** int(math.log2(n_head))
-+ floor = n_head
+- power = 2 ** int(math.log2(n_head))
++ power = n_head
 posenc.py | test_schemes | t5
 - far = (exact + (far * (num_buckets - exact)).long()).clamp(max=num_buckets - 1)
 + far = (exact + (far * (num_buckets - exact)).ceil().long()).clamp(max=num_buckets - 1)
