@@ -15,17 +15,16 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal, NoReturn, get_args
+from typing import Annotated, Any, Literal, NoReturn, get_args
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
+    TypeAdapter,
     ValidationError,
-    create_model,
 )
 
 
@@ -41,19 +40,15 @@ PROTOCOLS = get_args(Protocol)
 WindowCount = Literal[64, 128, 256, 512, 1024, 2048, 4096, 8192]
 Count = Annotated[int, Field(ge=1, le=2**24)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
-Tokens = Annotated[int, Field(ge=2, le=2**24)]
+Tokens = Annotated[Count, Field(ge=2)]
 Lengths = tuple[Tokens, ...]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 # ---- the settings of every program
 
-# the kinds of settings, with their headings in --help
-KINDS = {
-    "result": "What changes the result",
-    "test": "What is tested",
-    "manner": "How it runs",
-}
+# a setting changes the result of a training, or what is tested, or the manner in which it runs
+KINDS = ("result", "test", "manner")
 
 
 def setting(default: Any, help: str, kind: str = "result") -> Any:
@@ -77,8 +72,8 @@ class Settings:
     refused = {}
 
     def __post_init__(self) -> None:
-        for name, value in checked(type(self), vars(self)).items():
-            object.__setattr__(self, name, value)
+        for name, value in vars(self).items():
+            object.__setattr__(self, name, checked(type(self), name, value))
         self.check_together()
 
     def check_together(self) -> None:
@@ -386,26 +381,24 @@ class AblateSettings(TrainSettings):
 
 
 @functools.cache
-def schema(cls: type[Settings]) -> type[BaseModel]:
-    """The pydantic model of a settings class: the types, ranges and defaults of its fields."""
-    types = {f.name: (f.type, f.default) for f in fields(cls)}
-    return create_model(cls.__name__, __config__=ConfigDict(allow_inf_nan=False), **types)
+def type_adapter(annotation: Any) -> TypeAdapter:
+    """What checks values against the type of a setting, and converts them to it."""
+    return TypeAdapter(annotation, config=ConfigDict(allow_inf_nan=False))
 
 
-def checked(cls: type[Settings], chosen: dict[str, Any]) -> dict[str, Any]:
-    """Check values of settings, {name: value}, and convert them to the types of the fields: 1e4 to
-    an integer, 1 to a float, a list to a tuple. UserError for the first wrong one.
+def checked(cls: type, name: str, value: Any) -> Any:
+    """A value of a setting, converted to its type: 1e4 to an integer, 1 to a float, a list to a
+    tuple. UserError for a wrong one.
     """
+    f = cls.__dataclass_fields__[name]
     try:
-        return schema(cls).model_validate(chosen).model_dump(exclude_unset=True)
+        return type_adapter(f.type).validate_python(value)
     except ValidationError as error:
-        first = error.errors()[0]
-        name = first["loc"][0]
-        line = cls.__dataclass_fields__[name].metadata["help"]
-        raise UserError(f"{name} = {first['input']!r:.60}: {first['msg']} ({line})") from None
+        reason = error.errors()[0]["msg"]
+        raise UserError(f"{name} = {value!r:.60}: {reason} ({f.metadata['help']})") from None
 
 
-def setting_values(settings: Settings, *kinds: str) -> dict[str, Any]:
+def setting_values(settings: Settings, *kinds: str) -> dict:
     """{name: value} of the settings of these kinds."""
     return {
         f.name: getattr(settings, f.name) for f in fields(settings) if f.metadata["kind"] in kinds
@@ -433,42 +426,40 @@ def to_argv(settings: Settings, *kinds: str) -> list[str]:
 # ---- the command line and config files
 
 
-def answer_help(cls: type[Settings], usage: str, argv: list[str] = sys.argv) -> None:
+def answer_help(cls: type, usage: str, argv: list[str] = sys.argv) -> None:
     """If --help or -h is among the arguments, print `usage` and every setting, and exit 0."""
     if "--help" not in argv and "-h" not in argv:
         return
-    lines = [usage.strip()]
-    for kind, heading in KINDS.items():
-        settings = [f for f in fields(cls) if f.metadata["kind"] == kind]
-        if settings:
-            lines.append(f"\n{heading}:")
-        for f in settings:
-            if f.name not in cls.refused:
-                name = f"--{f.name}={as_argument(f.default).strip()}"
-                lines.append(f"  {name:<33}  {f.metadata['help']}")
+    lines = [usage]
+    for f in fields(cls):
+        if f.name not in cls.refused:
+            name = f"--{f.name}={as_argument(f.default).strip()}"
+            lines.append(f"  {name:<33}  {f.metadata['help']}")
     lines.append("\n--debug shows where an error arose.")
     run_program(lambda: print("\n".join(lines)))
 
 
-def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, list[str]]:
+def configure(cls: type, argv: list[str], usage: str) -> tuple[Any, list[str]]:
     """The settings and the other arguments of a command line (argv without the program's name).
 
     Arguments that end in .py are config files: a later one wins, and --name=value wins over all.
     The names that were set become the settings' `set_by_user`. --help is handled by `answer_help`,
-    --debug by `run_program`. UserError names the file and line of a mistake, or the command line.
+    --debug by `run_program`. UserError for a mistake; one in a file is named with its line.
     """
     answer_help(cls, usage, argv)
-    chosen = {}
+    from_files = {}
+    typed = {}
     others = []
-    for word in sorted(argv, key=lambda word: word.startswith("--")):  # files first
+    for word in argv:
         if word == "--debug":
             continue
         if word.startswith("-"):
-            chosen |= read_word(cls, word)
+            typed |= read_word(cls, word)
         elif word.endswith(".py"):
-            chosen |= read_config_file(cls, Path(word))
+            from_files |= read_config_file(cls, Path(word))
         else:
             others.append(word)
+    chosen = from_files | typed
     if "block_size" in chosen and "length_factor" in chosen:
         raise UserError("block_size and length_factor both set the training length: name one")
     settings = cls(**chosen)
@@ -476,23 +467,20 @@ def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, li
     return settings, others
 
 
-def read_word(cls: type[Settings], word: str) -> dict[str, Any]:
-    """{name: checked value} of an argument --name=value; UserError if it is wrong."""
+def read_word(cls: type, word: str) -> dict:
+    """{name: checked value} of an argument --name=value."""
     name, equals, text = word.removeprefix("--").partition("=")
-    try:
-        check_name(cls, name)
-        default = getattr(cls, name)
-        if not equals and not isinstance(default, bool):
-            raise UserError(f"--{name} needs a value: --{name}=VALUE")
-        if isinstance(default, str):
-            value = text
-        elif isinstance(default, tuple):
-            value = [read_literal(item) for item in text.split(",") if item.strip()]
-        else:
-            value = read_literal(text or "true")  # --diagnose alone means True
-        return checked(cls, {name: value})
-    except UserError as error:
-        raise UserError(f"command line: {error}") from None
+    check_name(cls, name)
+    default = getattr(cls, name)
+    if not equals and not isinstance(default, bool):
+        raise UserError(f"--{name} needs a value: --{name}=VALUE")
+    if isinstance(default, str):
+        value = text
+    elif isinstance(default, tuple):
+        value = [read_literal(item) for item in text.split(",") if item.strip()]
+    else:
+        value = read_literal(text or "true")  # --diagnose alone means True
+    return {name: checked(cls, name, value)}
 
 
 def read_literal(text: str) -> Any:
@@ -503,34 +491,29 @@ def read_literal(text: str) -> Any:
         return text.strip()
 
 
-def read_config_file(cls: type[Settings], path: Path) -> dict[str, Any]:
-    """{name: checked value} of a config file, which is parsed, never executed; UserError."""
+def read_config_file(cls: type, path: Path) -> dict:
+    """{name: checked value} of a config file, which is parsed, never executed."""
     if not path.is_file():
         files = {file.name: file for file in Path("config").rglob("*.py")}
         near = difflib.get_close_matches(path.name, files, n=1)
         advice = f"did you mean {files[near[0]]}?" if near else "the config files are in config/"
         raise UserError(f"there is no file {path}; {advice}")
     chosen = {}
-    line = 1
     try:
-        for statement in ast.parse(path.read_text(encoding="utf-8-sig")).body:
+        for statement in ast.parse(path.read_bytes()).body:
             line = statement.lineno
             match statement:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
                     check_name(cls, name)
+                    if name == "pos_file":
+                        raise UserError("code is named on the command line: --pos_file=FILE.py")
+                    chosen[name] = checked(cls, name, ast.literal_eval(value))
                 case _:
                     raise UserError("only lines of the form `name = value` are allowed")
-            if name == "pos_file":
-                raise UserError(
-                    "pos_file names code to run: give it on the command line, --pos_file=FILE.py"
-                )
-            chosen |= checked(cls, {name: ast.literal_eval(value)})
     except UserError as error:
         raise UserError(f"{path}:{line}: {error}") from None
-    except SyntaxError as error:
+    except SyntaxError as error:  # there is no line in binary files
         raise UserError(f"{path}:{error.lineno or 1}: {error.msg}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path} is not UTF-8 text: save it as UTF-8") from None
     except (ValueError, TypeError):
         raise UserError(
             f"{path}:{line}: the value after `name =` must be a number, a text in quotes, True, "
@@ -539,12 +522,12 @@ def read_config_file(cls: type[Settings], path: Path) -> dict[str, Any]:
     return chosen
 
 
-def check_name(cls: type[Settings], name: str) -> None:
+def check_name(cls: type, name: str) -> None:
     """Raise UserError, which suggests the nearest name, unless a program has this setting."""
     helps = {f.name: f.metadata["help"] for f in fields(cls)}
     if name in helps and name not in cls.refused:
         return
-    near = difflib.get_close_matches(name[:80], helps, n=1)
+    near = difflib.get_close_matches(name, helps, n=1)
     near += [other for other, text in helps.items() if name in text.split()]  # such as lr
     advice = "--help lists all settings"
     if near:
@@ -555,29 +538,25 @@ def check_name(cls: type[Settings], name: str) -> None:
 # ---- programs, seeds and files
 
 
-def run_program(main: Callable[[], int | None]) -> NoReturn:
-    """Run a program and exit with the code that `main()` returns, 0 for None.
+def run_program(main: Callable) -> NoReturn:
+    """Run a program and exit with the code that `main()` returns; None is 0.
 
     A UserError, or a system error such as a full disk, prints one sentence to stderr and exits 1,
     or a traceback with --debug. Ctrl-C exits 130. If the reader of the output has closed it, as in
     `... | head`, the program ends silently and exits 141, as shells expect.
     """
     try:
-        code = main() or 0
+        code = main()
         sys.stdout.flush()  # a closed pipe is noticed here, and not after the program
     except KeyboardInterrupt:
         print("interrupted: what was written before is kept", file=sys.stderr)
         code = 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 141  # 128 + SIGPIPE: the work was not done
+        os._exit(141)  # 128 + SIGPIPE; sys.exit would flush, and complain, again
     except (UserError, OSError) as error:
         if "--debug" in sys.argv:
             raise
-        sentence = str(error)
-        if isinstance(error, OSError) and error.filename:
-            sentence = f"{error.filename}: {error.strerror}"
-        print(f"error: {sentence}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         code = 1
     sys.exit(code)
 
@@ -594,7 +573,7 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict:
     """Read a JSON object from a file; UserError if there is none."""
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
@@ -608,11 +587,11 @@ def write_json(path: Path, content: Any) -> None:
     replace_file(path, lambda file: file.write(text.encode()))
 
 
-def replace_file(path: Path, write: Callable[[BinaryIO], Any]) -> str:
+def replace_file(path: Path, write: Callable) -> str:
     """Replace a file atomically: write a temporary one, flush it to the disk, then rename it.
 
-    `write` gets the open file. Returns the SHA-256 of the content. UserError if writing fails; the
-    old file is then untouched.
+    `write` gets the open binary file. Returns the SHA-256 of the content. UserError if writing
+    fails; the old file is then untouched.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
@@ -622,12 +601,9 @@ def replace_file(path: Path, write: Callable[[BinaryIO], Any]) -> str:
             os.fsync(file.fileno())
         digest = sha256(aside)
         os.replace(aside, path)
-    except (OSError, RuntimeError) as error:  # a full disk; torch.save hides it in the second
-        reason = error
-        if not isinstance(error, OSError):
-            reason = error.__context__ or error
+    except (OSError, RuntimeError) as error:  # torch.save makes the first a RuntimeError
         raise UserError(
-            f"{path} cannot be written ({reason}): the old file is unchanged"
+            f"{path} cannot be written ({error}): the disk may be full. The old file is unchanged"
         ) from error
     finally:
         aside.unlink(missing_ok=True)
