@@ -44,7 +44,7 @@ from model import GPT
 from runs.device import Compute, pick
 from runs.huggingface import check_tokenizer, is_huggingface, load_model
 from runs.results import load_result, tested_lengths
-from scheme import ZOO, Scheme, load_file
+from scheme import ZOO, Scheme
 
 ROOT = Path(__file__).resolve().parents[1]
 RESTORE = "restore a good copy, or start again with --overwrite=True"
@@ -67,10 +67,10 @@ class Run:
     settings: TrainSettings
     model: GPT
     compute: Compute
-    config: dict[str, Any]
+    config: dict
     step: int = 0
     digest: str = ""
-    saved: dict[str, Any] | None = None
+    saved: dict | None = None
 
     def __repr__(self) -> str:
         s = self.settings
@@ -160,7 +160,7 @@ def named_folders(typed: list[str]) -> list[str]:
 # ---- config.json
 
 
-def provenance() -> dict[str, Any]:
+def provenance() -> dict:
     """What is needed to repeat a run: command, commit, versions, threads, a digest of the sources.
 
     The zoo is not in that digest: a run records digests of the schemes that it uses.
@@ -181,104 +181,90 @@ def provenance() -> dict[str, Any]:
     }
 
 
-def scheme_files(scheme: Scheme) -> dict[str, Path]:
-    """{name: path} of the files that define the pieces of a scheme, and of files that their options
-    name.
+def scheme_files(scheme: Scheme) -> dict:
+    """{name: path} of the files that define the pieces of a scheme, of the modules that these
+    import from zoo/ or from the user's folder, and of the files that options name.
 
-    Names are such as "posenc.py", "zoo/fire.py", "pos_file.py", or "helper.py" for a module that
-    one of these imports; option files have their base names.
+    Names are such as "posenc.py", "zoo/fire.py", "pos_file.py", or "helper.py" for a module beside
+    the user's file; option files have their base names. Imports are found in the text: each file
+    (and everything in a folder) that a word of an import statement names is taken for a module.
     """
     files = {"posenc.py": ROOT / "posenc.py"}
+    folder = scheme.pos_file.parent if scheme.pos_file else ZOO
+    waiting = []
     for piece in (*scheme.pieces.values(), *scheme.extensions.values()):
-        path = Path(inspect.getfile(type(piece))).resolve()
-        if path != files["posenc.py"]:
-            files |= imported_files(path)
+        waiting.append(Path(inspect.getfile(type(piece))).resolve())
         if piece.file:
             files[piece.file.name] = piece.file
-    return files
-
-
-def imported_files(path: Path) -> dict[str, Path]:
-    """{name: path} of a file of schemes, and of all modules that it imports from its own folder or
-    from zoo/, directly or through others.
-
-    The imports are found in the text. Names are such as "pos_file.py", "helper.py" and
-    "zoo/kerple.py".
-    """
-    load_file(path)  # UserError if it is not a file of schemes
-    files = {f"zoo/{path.name}" if path.parent == ZOO else "pos_file.py": path}
-    waiting = [path]
     while waiting:
-        file = waiting.pop()
-        modules = []
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                modules += [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):  # the name may be that of a module
-                modules += [f"{node.module or ''}.{alias.name}" for alias in node.names]
-        for module in modules:
-            parts = module.strip(".").split(".")
-            if parts[0] in ("posenc", "configurable"):
-                continue  # posenc.py counts for every scheme, configurable.py for none
-            root = ROOT if parts[0] == "zoo" else path.parent
-            for module_path in (file.parent, root):
-                for part in parts:  # of a.b.c: a, a.b and a.b.c
-                    module_path = module_path / part
-                    for file_path in (module_path.with_suffix(".py"), module_path / "__init__.py"):
-                        if file_path.is_file() and file_path not in files.values():
-                            files[file_path.relative_to(root).as_posix()] = file_path
-                            waiting.append(file_path)
+        path = waiting.pop()
+        if path in files.values() or not path.is_file():
+            continue
+        if path == scheme.pos_file:
+            name = OWN_FILE
+        elif path.parent == ZOO:
+            name = f"zoo/{path.name}"
+        else:
+            name = path.relative_to(folder).as_posix()
+        files[name] = path
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                words = re.findall(r"\w+", ast.unparse(node))  # of "from zoo.fox import add_decay"
+                if "configurable" in words:  # counts for no scheme
+                    continue
+                place = ZOO if "zoo" in words else folder
+                for word in words:
+                    waiting += [place / f"{word}.py", *(place / word).rglob("*.py")]
     return files
 
 
-def read_config(folder: str | Path) -> dict[str, Any]:
+def read_config(folder: str | Path) -> dict:
     """Read config.json of a run folder; UserError if it is missing or damaged."""
     path = Path(folder, "config.json")
     if not path.exists():
         raise UserError(f"{path} is missing: name a run folder, as out/alibi-stdlib-L128-s1337")
     try:
         config = read_json(path)
-        TrainSettings(**config["settings"])
-    except TypeError as error:  # a setting that no longer exists
-        raise UserError(f"{path} is of another version of this program: {error}") from None
-    except (KeyError, UserError) as error:
-        raise UserError(f"{path} is damaged ({error}): {RESTORE}") from None
+        config["settings"] = asdict(TrainSettings(**config["settings"]))
+    except (KeyError, TypeError, UserError) as error:  # a setting may no longer exist
+        raise UserError(f"{path} is damaged or of another version ({error}): {RESTORE}") from None
     return config
 
 
-def changed_files(folder: Path, config: dict[str, Any], pos_file: str) -> list[str]:
+def changed_files(folder: Path, config: dict, pos_file: str) -> list[str]:
     """A sentence for each file of a run's schemes that has changed since the run began.
 
     Of the user's own files the copies in the folder are read, or, if `pos_file` is typed again,
-    that file and what it imports.
+    that file and the modules beside it.
     """
-    typed = imported_files(Path(pos_file).resolve()) if pos_file else {}
     changed = []
     for name, digest in config["files_sha256"].items():
-        path = ROOT / name if is_of_program(name) else typed.get(name, folder / name)
+        path = folder / name
+        if is_of_program(name):
+            path = ROOT / name
+        elif pos_file and name == OWN_FILE:
+            path = Path(pos_file)
+        elif pos_file and path.suffix == ".py":
+            path = Path(pos_file).parent / name
         if scheme_sha256(path) != digest:
             changed.append(f"{path}, which defines its scheme, has changed since")
     return changed
 
 
-def scheme_digests(scheme: Scheme) -> dict[str, str]:
+def scheme_digests(scheme: Scheme) -> dict:
     """{name: SHA-256} of the `scheme_files`; docstrings do not count."""
     return {name: scheme_sha256(path) for name, path in scheme_files(scheme).items()}
 
 
 def scheme_sha256(path: Path) -> str:
-    """SHA-256 of a file that defines a scheme, without the docstrings if it is Python."""
-    if path.suffix != ".py":
-        return sha256(path)
-    text = path.read_text(encoding="utf-8")
-    code = text
-    with contextlib.suppress(SyntaxError):  # of a damaged file
+    """SHA-256 of a file that defines a scheme, without what is said in docstrings."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    with contextlib.suppress(SyntaxError, ValueError):  # it is not Python, or damaged
         for node in ast.walk(ast.parse(text)):
-            is_documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-            if is_documented and ast.get_docstring(node):
-                code = code.replace(ast.get_source_segment(text, node.body[0]), "", 1)
-    lines = [line for line in code.split("\n") if line.strip()]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                docstring = ast.get_docstring(node, clean=False)
+                text = text.replace(f'"""{docstring}"""', "", 1)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def is_of_program(name: str) -> bool:
@@ -286,20 +272,21 @@ def is_of_program(name: str) -> bool:
     return name == "posenc.py" or name.startswith("zoo/")
 
 
-def differences(folder: Path, config: dict[str, Any], s: TrainSettings) -> list[str]:
+def differences(folder: Path, config: dict, s: TrainSettings) -> list[str]:
     """How the run in a folder differs from that of these settings, as in "seed: 1 here, 2 there".
 
     Files and the corpus may have changed too. max_iters may differ, because a run can be continued,
     unless drop_pos depends on it.
     """
     differ = changed_files(folder, config, s.pos_file)
-    saved = TrainSettings(**config["settings"])
-    for name, value in setting_values(s, "result").items():
-        other = getattr(saved, name)
-        may_differ = name == "max_iters" and not s.drop_pos
-        if name == "pos_file":  # its name may differ: what is in the files is compared above
-            may_differ = value or OWN_FILE not in config["files_sha256"]
-        if value != other and not may_differ:
+    typed = setting_values(s, "result")
+    if not s.drop_pos:
+        del typed["max_iters"]
+    if s.pos_file or OWN_FILE not in config["files_sha256"]:
+        del typed["pos_file"]  # its name may differ: what is in the files is compared above
+    for name, value in typed.items():
+        other = config["settings"][name]
+        if value != other:
             differ.append(f"{name}: {value!r:.60} here, {other!r:.60} there")
     if s.dtype not in ("auto", config["dtype"]):
         differ.append(f"dtype: {s.dtype} here, {config['dtype']} there")
@@ -308,7 +295,7 @@ def differences(folder: Path, config: dict[str, Any], s: TrainSettings) -> list[
     return differ
 
 
-def open_folder(s: TrainSettings) -> tuple[dict | None, dict | None]:
+def open_folder(s: TrainSettings) -> tuple:
     """config.json and the newest checkpoint of the run that these settings resume; None for what
     does not exist. UserError if out_dir holds another run.
     """
@@ -333,19 +320,17 @@ def open_folder(s: TrainSettings) -> tuple[dict | None, dict | None]:
     return config, state
 
 
-def new_config(run: Run, train_lengths: list[int], processes: int) -> dict[str, Any]:
+def new_config(run: Run, train_lengths: list[int], processes: int) -> dict:
     """The content of config.json of a new run, whose weights see these lengths in training."""
     return provenance() | {
         "train_lengths": train_lengths,
         "settings": asdict(run.settings),
         "device": run.compute.name,
         "dtype": run.compute.dtype_name,
-        "dtype_asked": run.settings.dtype,
         "processes": processes,
         "files_sha256": scheme_digests(run.model.pos),
         "corpus_sha256": corpus_digests(run.corpus),
         "parameters": run.model.parameter_count,
-        "original_length": run.model.config.block_size,
         "run_id": uuid.uuid4().hex,
     }
 
@@ -370,7 +355,7 @@ def write_folder(run: Run, is_new: bool) -> None:
     write_json(folder / "config.json", run.config)
 
 
-def finished_result(folder: str | Path, s: TrainSettings) -> dict[str, Any] | None:
+def finished_result(folder: str | Path, s: TrainSettings) -> dict | None:
     """The content of extrapolation.json if the run of these settings is finished: trained to its
     end, and tested by every protocol at every length that they ask for. Else None.
     """
@@ -381,25 +366,21 @@ def finished_result(folder: str | Path, s: TrainSettings) -> dict[str, Any] | No
     if differences(folder, config, s) or config["settings"]["max_iters"] != s.max_iters:
         return None
     result = load_result(folder)
-    asked = (s.max_iters, s.dataset, s.extend)
-    tested = []
+    # whether the newest row of each protocol and length, which tables show, is of these windows
+    tested = {}
     for row in result["rows"]:
-        if (row["step"], row["dataset"], row["extend"] or "") == asked:
-            tested.append(row)
+        if (row["step"], row["dataset"], row["extend"] or "") == (s.max_iters, s.dataset, s.extend):
+            is_asked = row["windows"] == s.eval_windows or row["protocol"] == "nonoverlapping"
+            tested[row["protocol"], row["length"]] = is_asked
     corpus = data.load(s.dataset)
     if "rows" in corpus.meta:
         sizes = {size for size, _, _ in rows.tested_sizes(corpus, s.eval_lengths)}
-        return result if sizes <= {row["length"] for row in tested} else None
-    windows = [row["windows"] for row in tested if row["protocol"] in ("fixed_targets", "recall")]
-    if not windows or windows[-1] != s.eval_windows:
-        return None  # tables would show the newest rows, which were asked for by another command
-    measured = set()
-    for row in tested:
-        if row["protocol"] == "nonoverlapping" or row["windows"] == s.eval_windows:
-            measured.add((row["protocol"], row["length"]))
+        return result if sizes <= {length for _, length in tested} else None
     protocols = ("recall",) if "questions" in corpus.meta else PROTOCOLS
-    wanted = itertools.product(protocols, tested_lengths(s.block_size, s.eval_lengths))
-    return result if measured.issuperset(wanted) else None
+    for key in itertools.product(protocols, tested_lengths(s.block_size, s.eval_lengths)):
+        if not tested.get(key):
+            return None
+    return result
 
 
 # ---- checkpoints
@@ -429,7 +410,7 @@ def save_checkpoint(
         path.unlink()
 
 
-def load_checkpoint(folder: Path) -> dict[str, Any] | None:
+def load_checkpoint(folder: Path) -> dict | None:
     """Load the newest undamaged checkpoint of a run, with its "digest"; None if there is none.
 
     Damaged ones are named on standard error and skipped. UserError if all are damaged, or if one
@@ -553,6 +534,6 @@ def training_corpus(settings: TrainSettings) -> data.Corpus:
     return corpus
 
 
-def corpus_digests(corpus: data.Corpus) -> dict[str, str]:
+def corpus_digests(corpus: data.Corpus) -> dict:
     """SHA-256 of both splits."""
     return {split: corpus.split_sha256(split) for split in ("train", "val")}
