@@ -506,7 +506,9 @@ def read_config_file(cls: type, path: Path) -> dict:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
                     check_name(cls, name)
                     if name == "pos_file":
-                        raise UserError("code is named on the command line: --pos_file=FILE.py")
+                        raise UserError(
+                            "give it on the command line, --pos_file=FILE.py: it is code"
+                        )
                     chosen[name] = checked(cls, name, ast.literal_eval(value))
                 case _:
                     raise UserError("only lines of the form `name = value` are allowed")
@@ -524,11 +526,11 @@ def read_config_file(cls: type, path: Path) -> dict:
 
 def check_name(cls: type, name: str) -> None:
     """Raise UserError, which suggests the nearest name, unless a program has this setting."""
-    helps = {f.name: f.metadata["help"] for f in fields(cls)}
-    if name in helps and name not in cls.refused:
+    settings = cls.__dataclass_fields__
+    if name in settings and name not in cls.refused:
         return
-    near = difflib.get_close_matches(name, helps, n=1)
-    near += [other for other, text in helps.items() if name in text.split()]  # such as lr
+    near = difflib.get_close_matches(name, settings, n=1)
+    near += [f.name for f in fields(cls) if name in f.metadata["help"].split()]  # such as lr
     advice = "--help lists all settings"
     if near:
         advice = cls.refused.get(near[0], f"did you mean {near[0]}?")
