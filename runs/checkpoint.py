@@ -386,10 +386,9 @@ def finished_result(folder: str | Path, s: TrainSettings) -> dict | None:
 # ---- checkpoints
 
 
-def save_checkpoint(
-    run: Run, optimizers: list[torch.optim.Optimizer], scaler: torch.amp.GradScaler
-) -> None:
-    """Write a checkpoint of a run and set `run.digest`; only then delete old ones.
+def save_checkpoint(run: Run, optimizers: list, scaler: Any) -> None:
+    """Write a checkpoint of a run and set `run.digest`; only then delete old ones. `scaler` is the
+    GradScaler of float16.
 
     UserError if the disk is full; the checkpoints before it are then kept.
     """
@@ -535,5 +534,5 @@ def training_corpus(settings: TrainSettings) -> data.Corpus:
 
 
 def corpus_digests(corpus: data.Corpus) -> dict:
-    """SHA-256 of both splits."""
+    """{split: SHA-256} of both splits."""
     return {split: corpus.split_sha256(split) for split in ("train", "val")}
