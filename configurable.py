@@ -386,7 +386,7 @@ def type_adapter(annotation: Any) -> TypeAdapter:
     return TypeAdapter(annotation, config=ConfigDict(allow_inf_nan=False))
 
 
-def checked(cls: type, name: str, value: Any) -> Any:
+def checked(cls: type[Settings], name: str, value: Any) -> Any:
     """A value of a setting, converted to its type: 1e4 to an integer, 1 to a float, a list to a
     tuple. UserError for a wrong one.
     """
@@ -426,7 +426,7 @@ def to_argv(settings: Settings, *kinds: str) -> list[str]:
 # ---- the command line and config files
 
 
-def answer_help(cls: type, usage: str, argv: list[str] = sys.argv) -> None:
+def answer_help(cls: type[Settings], usage: str, argv: list[str] = sys.argv) -> None:
     """If --help or -h is among the arguments, print `usage` and every setting, and exit 0."""
     if "--help" not in argv and "-h" not in argv:
         return
@@ -439,7 +439,7 @@ def answer_help(cls: type, usage: str, argv: list[str] = sys.argv) -> None:
     run_program(lambda: print("\n".join(lines)))
 
 
-def configure(cls: type, argv: list[str], usage: str) -> tuple[Any, list[str]]:
+def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, list[str]]:
     """The settings and the other arguments of a command line (argv without the program's name).
 
     Arguments that end in .py are config files: a later one wins, and --name=value wins over all.
@@ -467,7 +467,7 @@ def configure(cls: type, argv: list[str], usage: str) -> tuple[Any, list[str]]:
     return settings, others
 
 
-def read_word(cls: type, word: str) -> dict:
+def read_word(cls: type[Settings], word: str) -> dict:
     """{name: checked value} of an argument --name=value."""
     name, equals, text = word.removeprefix("--").partition("=")
     check_name(cls, name)
@@ -491,7 +491,7 @@ def read_literal(text: str) -> Any:
         return text.strip()
 
 
-def read_config_file(cls: type, path: Path) -> dict:
+def read_config_file(cls: type[Settings], path: Path) -> dict:
     """{name: checked value} of a config file, which is parsed, never executed."""
     if not path.is_file():
         files = {file.name: file for file in Path("config").rglob("*.py")}
@@ -524,7 +524,7 @@ def read_config_file(cls: type, path: Path) -> dict:
     return chosen
 
 
-def check_name(cls: type, name: str) -> None:
+def check_name(cls: type[Settings], name: str) -> None:
     """Raise UserError, which suggests the nearest name, unless a program has this setting."""
     settings = cls.__dataclass_fields__
     if name in settings and name not in cls.refused:
@@ -558,7 +558,10 @@ def run_program(main: Callable) -> NoReturn:
     except (UserError, OSError) as error:
         if "--debug" in sys.argv:
             raise
-        print(f"error: {error}", file=sys.stderr)
+        sentence = str(error)
+        if isinstance(error, OSError) and error.filename:
+            sentence = f"{error.filename}: {error.strerror}"
+        print(f"error: {sentence}", file=sys.stderr)
         code = 1
     sys.exit(code)
 

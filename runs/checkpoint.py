@@ -295,7 +295,7 @@ def differences(folder: Path, config: dict, s: TrainSettings) -> list[str]:
     return differ
 
 
-def open_folder(s: TrainSettings) -> tuple:
+def open_folder(s: TrainSettings) -> tuple[dict | None, dict | None]:
     """config.json and the newest checkpoint of the run that these settings resume; None for what
     does not exist. UserError if out_dir holds another run.
     """
@@ -327,6 +327,7 @@ def new_config(run: Run, train_lengths: list[int], processes: int) -> dict:
         "settings": asdict(run.settings),
         "device": run.compute.name,
         "dtype": run.compute.dtype_name,
+        "dtype_asked": run.settings.dtype,
         "processes": processes,
         "files_sha256": scheme_digests(run.model.pos),
         "corpus_sha256": corpus_digests(run.corpus),
@@ -386,9 +387,10 @@ def finished_result(folder: str | Path, s: TrainSettings) -> dict | None:
 # ---- checkpoints
 
 
-def save_checkpoint(run: Run, optimizers: list, scaler: Any) -> None:
-    """Write a checkpoint of a run and set `run.digest`; only then delete old ones. `scaler` is the
-    GradScaler of float16.
+def save_checkpoint(
+    run: Run, optimizers: list[torch.optim.Optimizer], scaler: torch.amp.GradScaler
+) -> None:
+    """Write a checkpoint of a run and set `run.digest`; only then delete old ones.
 
     UserError if the disk is full; the checkpoints before it are then kept.
     """

@@ -283,7 +283,7 @@ def test_help_lists_every_setting_and_imports_no_torch(cls):
     ("error", "code", "said"),
     [
         (UserError("a sentence"), 1, "error: a sentence\n"),
-        (OSError(28, "No space left", "x"), 1, "error: [Errno 28] No space left: 'x'\n"),
+        (OSError(28, "No space left", "x"), 1, "error: x: No space left\n"),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )
