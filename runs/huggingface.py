@@ -14,8 +14,6 @@ sentence, never left out.
 import re
 import shutil
 import sys
-from ast import literal_eval
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from itertools import groupby
 from pathlib import Path
@@ -23,46 +21,40 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 import data
 from configurable import GPTConfig, UserError, read_json, run_program, write_json
 from data.download import model_folder
 from model import GPT
-from scheme import find, options_of, parse
-
-BUFFERS = re.compile(r"\.(attn|attention)\.(masked_)?bias$|rotary_emb\.inv_freq$")  # in old files
+from posenc import Piece
+from scheme import all_pieces, options_of, parse
 
 # The words of each family for ours, by model_type (SmolLM and TinyLlama are of type llama):
 #   class        the class in transformers
 #   pos          our scheme
 #   options      its options that the family also has: our name -> theirs
 #   ours         settings of ours that every model of the family has
-#   activations  theirs -> our `mlp`; where several mean the same, the last one is written
-#   bias         whether there are biases; with "some", the file of weights tells
+#   activations  theirs -> our `mlp`; where several mean the same, the first one is written
 #   transposed   matrices are (in, out)
 #   by_head      the queries, keys and values of a head are stored together: (heads, 3, D)
-#   settings     our name, theirs, and the value where config.json does not have it
-#   defaults     such values of their settings that `settings` does not list
-#   by_layer     layers may differ, or have windows: see `read_positions`
+#   settings     our names and theirs
+#   defaults     the values of theirs that config.json may leave out
 #   layers       their name for our `h`, before the number of a layer
 #   weights      our module and theirs, or those of theirs that ours stacks
 
 
-def table(text: str) -> dict[str, list[str]]:
-    """The lines of a table by their first words."""
-    lines = [line.split() for line in text.strip().splitlines()]
-    return {words[0]: words[1:] for words in lines}
+def table(text):
+    """The lines of a table: the first word, and the words after it."""
+    return dict(line.split(maxsplit=1) for line in text.strip().splitlines())
 
 
-GELU = {"gelu_fast": "gelu", "gelu_pytorch_tanh": "gelu", "gelu_new": "gelu", "gelu": "gelu_exact"}
+GELU = {"gelu_new": "gelu", "gelu_fast": "gelu", "gelu_pytorch_tanh": "gelu", "gelu": "gelu_exact"}
 LLAMA = {
     "class": "LlamaForCausalLM",
     "pos": "rope",
     "options": {"base": "rope_theta"},
     "ours": {"norm": "rmsnorm"},
-    "activations": {"swish": "swiglu", "silu": "swiglu"},
-    "bias": "some",
+    "activations": {"silu": "swiglu"},
     "layers": "model.layers",
     "settings": table("""
         vocab_size      vocab_size
@@ -73,10 +65,11 @@ LLAMA = {
         n_kv_head       num_key_value_heads
         head_dim        head_dim
         block_size      max_position_embeddings
-        mlp             hidden_act              "silu"
-        norm_eps        rms_norm_eps            1e-6
-        tie_embeddings  tie_word_embeddings     False
+        mlp             hidden_act
+        norm_eps        rms_norm_eps
+        tie_embeddings  tie_word_embeddings
     """),
+    "defaults": {},
     "weights": table("""
         wte         model.embed_tokens
         ln_1        input_layernorm
@@ -95,12 +88,10 @@ OLMO2 = {
     **LLAMA,
     "class": "Olmo2ForCausalLM",
     "ours": {"norm": "rmsnorm", "norm_place": "after", "qk_norm": "all"},
-    "bias": "never",
-    "settings": {**LLAMA["settings"], "norm_eps": ["rms_norm_eps", "1e-5"]},
     "weights": {
         **LLAMA["weights"],
-        "ln_1": ["post_attention_layernorm"],
-        "ln_2": ["post_feedforward_layernorm"],
+        "ln_1": "post_attention_layernorm",
+        "ln_2": "post_feedforward_layernorm",
     },
 }
 FAMILIES = {
@@ -110,7 +101,6 @@ FAMILIES = {
         "options": {},
         "ours": {},
         "activations": GELU,
-        "bias": "always",
         "layers": "transformer.h",
         "transposed": True,
         "settings": table("""
@@ -120,10 +110,11 @@ FAMILIES = {
             n_embd          n_embd
             n_inner         n_inner
             block_size      n_positions
-            mlp             activation_function "gelu_new"
-            norm_eps        layer_norm_epsilon  1e-5
-            tie_embeddings  tie_word_embeddings True
+            mlp             activation_function
+            norm_eps        layer_norm_epsilon
+            tie_embeddings  tie_word_embeddings
         """),
+        "defaults": {"tie_word_embeddings": True},
         "weights": table("""
             wte                  transformer.wte
             pos.pieces.0_learned transformer.wpe
@@ -141,10 +132,8 @@ FAMILIES = {
         "class": "GPTNeoXForCausalLM",
         "pos": "rope",
         "options": {"base": "rotary_emb_base", "fraction": "rotary_pct"},
-        "defaults": {"rotary_pct": 0.25},
         "ours": {},
         "activations": GELU,
-        "bias": "always",
         "layers": "gpt_neox.layers",
         "by_head": True,
         "settings": table("""
@@ -154,11 +143,12 @@ FAMILIES = {
             n_embd          hidden_size
             n_inner         intermediate_size
             block_size      max_position_embeddings
-            mlp             hidden_act              "gelu"
-            norm_eps        layer_norm_eps          1e-5
-            tie_embeddings  tie_word_embeddings     False
-            parallel_blocks use_parallel_residual   True
+            mlp             hidden_act
+            norm_eps        layer_norm_eps
+            tie_embeddings  tie_word_embeddings
+            parallel_blocks use_parallel_residual
         """),
+        "defaults": {"rotary_pct": 0.25},
         "weights": table("""
             wte         gpt_neox.embed_in
             ln_1        input_layernorm
@@ -172,42 +162,34 @@ FAMILIES = {
         """),
     },
     "llama": LLAMA,
-    "mistral": {**LLAMA, "by_layer": True},
+    "mistral": LLAMA,
     "qwen2": LLAMA,
     "qwen3": {
         **LLAMA,
         "class": "Qwen3ForCausalLM",
         "ours": {"norm": "rmsnorm", "qk_norm": True},
-        "bias": "never",
     },
-    "smollm3": {
-        **LLAMA,
-        "settings": {**LLAMA["settings"], "tie_embeddings": ["tie_word_embeddings", "True"]},
-        "defaults": {"rope_theta": 2000000.0, "no_rope_layer_interval": 4},
-        "by_layer": True,
-    },
+    "smollm3": {**LLAMA, "defaults": {"rope_theta": 2000000.0, "tie_word_embeddings": True}},
     "cohere2": {
         **LLAMA,
         "options": {"base": "rope_theta", "layout": "layout"},
-        "ours": {"norm": "layernorm", "parallel_blocks": True},
+        "ours": {"parallel_blocks": True},
+        "settings": {**LLAMA["settings"], "norm_eps": "layer_norm_eps"},
         "defaults": {
-            "rope_theta": 10000.0,
             "layout": "interleaved",
+            "sliding_window_pattern": 4,
+            "tie_word_embeddings": True,
         },
-        "by_layer": True,
-        "logit_scale": 0.0625,  # ours is part of the last norm
-        "settings": {
-            **LLAMA["settings"],
-            "norm_eps": ["layer_norm_eps", "1e-5"],
-            "tie_embeddings": ["tie_word_embeddings", "True"],
-        },
-        "weights": {**LLAMA["weights"], "ln_2": ["input_layernorm"]},  # one norm for both
+        "weights": {**LLAMA["weights"], "ln_2": "input_layernorm"},  # one norm for both
     },
     "olmo2": OLMO2,
     "olmo3": {
         **OLMO2,
-        "defaults": {"rope_theta": 500000.0},
-        "by_layer": True,
+        "defaults": {
+            "rope_theta": 500000.0,
+            "sliding_attention": {"rope_type": "default", "rope_theta": 500000.0},
+            "sliding_window_pattern": 4,
+        },
     },
     "bloom": {
         "class": "BloomForCausalLM",
@@ -215,7 +197,6 @@ FAMILIES = {
         "options": {},
         "ours": {"embedding_norm": True},
         "activations": {"gelu": "gelu"},
-        "bias": "always",
         "layers": "transformer.h",
         "by_head": True,
         "settings": table("""
@@ -223,11 +204,12 @@ FAMILIES = {
             n_layer         n_layer
             n_head          n_head
             n_embd          hidden_size
-            block_size      seq_length          2048
-            mlp             activation          "gelu"
-            norm_eps        layer_norm_epsilon  1e-5
-            tie_embeddings  tie_word_embeddings True
+            block_size      seq_length
+            mlp             activation
+            norm_eps        layer_norm_epsilon
+            tie_embeddings  tie_word_embeddings
         """),
+        "defaults": {"seq_length": 2048, "activation": "gelu", "tie_word_embeddings": True},
         "weights": table("""
             wte         transformer.word_embeddings
             ln_e        transformer.word_embeddings_layernorm
@@ -244,8 +226,8 @@ FAMILIES = {
 }
 # their rope_type -> our extension, and its options: ours -> theirs
 EXTENSIONS = {
+    "default": ("", {}),
     "linear": ("pi", {"factor": "factor"}),
-    "dynamic": ("dynamic_ntk", {"factor": "factor"}),
     "yarn": (
         "yarn",
         {"factor": "factor", "alpha": "beta_slow", "beta": "beta_fast", "truncate": "truncate"},
@@ -255,175 +237,116 @@ EXTENSIONS = {
         {"factor": "factor", "low": "low_freq_factor", "high": "high_freq_factor"},
     ),
 }
-ORIGINAL = "original_max_position_embeddings"
-# names that a config.json may use for one of the above: BLOOM's first models, transformers 5
+# names that a config.json may use for one of the above: BLOOM's first models, transformers 5; and
+# the length that a model was first trained at, which counts if it was extended
 SYNONYMS = {
     "n_embed": "hidden_size",
     "num_attention_heads": "n_head",
     "rope_theta": "rotary_emb_base",
     "partial_rotary_factor": "rotary_pct",
+    "type": "rope_type",
+    "original_max_position_embeddings": "max_position_embeddings",
 }
-# settings that change what is computed here, unless they are absent or off
-REFUSED = (
-    "scale_attn_by_inverse_layer_idx",
-    "apply_residual_connection_post_layernorm",
-    "quantization_config",
-    "attention_factor",
-    "mscale",
-    "mscale_all_dim",
-    "attn_logit_softcapping",
-    "final_logit_softcapping",
-    "query_pre_attn_scalar",
-)
+# settings that are supported at one value only, which a config.json may leave out
+FIXED = {
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "apply_residual_connection_post_layernorm": False,
+    "use_sliding_window": False,
+    "quantization_config": None,
+    "attention_factor": None,
+    "mscale": None,
+    "mscale_all_dim": None,
+}
 
 
 # ---- settings
 
 
-def schemes_in(text: str) -> list[tuple[str, dict]]:
-    """The schemes or extensions of an expression, each with the values of all its options."""
-    schemes = []
-    for mention in parse(text).mentions if text else ():
-        options = {name: option.default for name, option in options_of(find(mention.name)).items()}
-        schemes.append((mention.name, options | mention.options))
-    return schemes
-
-
-def in_full(config: GPTConfig) -> dict:
-    """The settings of a model with no width and no option of a scheme left to its default."""
-    return asdict(config) | dict(
+def in_full(config):
+    """The settings of a model, with no width and no option of a scheme left to its default."""
+    settings = asdict(config) | dict(
         n_inner=config.mlp_width,
         n_kv_head=config.kv_heads,
         head_dim=config.head_width,
         dropout=0.0,  # none after the training
-        pos=schemes_in(config.pos),
-        extend=schemes_in(config.extend),
     )
+    for name in ("pos", "extend"):  # as [(scheme, its options), ...]
+        schemes = []
+        for mention in parse(settings[name] or "none").mentions:
+            cls = all_pieces().get(mention.name, Piece)  # a user's own is in no family anyway
+            options = {key: option.default for key, option in options_of(cls).items()}
+            schemes.append((mention.name, options | mention.options))
+        settings[name] = schemes
+    return settings
 
 
-def expression(name: str, options: dict, theirs: dict) -> str:
+def expression(name, options, theirs):
     """Our text of a scheme or an extension, with the options that their settings have."""
     values = [f"{ours}={theirs[key]}" for ours, key in options.items() if key in theirs]
     return f"{name}({', '.join(values)})" if values else name
 
 
-def read_positions(kind: str, theirs: dict, n_layer: int) -> str:
+def read_positions(kind, theirs, n_layer):
     """Our `pos` for a model of a family: the shortest pattern of rotations and windows by layer.
 
     UserError for a kind of layer that is not computed here.
     """
     family = FAMILIES[kind]
-    types = ["full_attention" for _ in range(n_layer)]
-    turning = [True for _ in range(n_layer)]
-    if "by_layer" in family and "layer_types" in theirs:
-        types = theirs["layer_types"]
-    elif theirs.get("use_sliding_window"):
-        raise UserError(f"it is of type {kind} with use_sliding_window, which is not supported")
-    elif kind == "mistral" and "sliding_window" in theirs:
-        types = ["sliding_attention" for _ in range(n_layer)]
-    if kind == "smollm3":
-        every = theirs["no_rope_layer_interval"]
-        turning = theirs.get("no_rope_layers", [(n + 1) % every for n in range(n_layer)])
-    if kind in ("cohere2", "olmo3") and "layer_types" not in theirs:
-        every = 4  # an olmo3 has no other
-        if kind == "cohere2":
-            every = theirs.get("sliding_window_pattern", 4)
-        for n in range(n_layer):
-            if (n + 1) % every:
-                types[n] = "sliding_attention"
-    if kind == "cohere2":
-        turning = [layer_type == "sliding_attention" for layer_type in types]
-    if "sliding_attention" in types and "sliding_window" not in theirs:
-        raise UserError(f"it is of type {kind}, with windows in layer_types but no sliding_window")
-    if len(types) < n_layer or len(turning) < n_layer:
-        raise UserError(f"it is of type {kind}, with layer_types or no_rope_layers of fewer layers")
-
     layers = []
-    for layer_type, turns in zip(types[:n_layer], turning[:n_layer], strict=True):
-        layer = "nope"
-        if turns:
-            rope = theirs.get("rope_parameters", {}).get(layer_type, {})  # olmo3 has one of each
-            layer = expression(family["pos"], family["options"], theirs | rope)
+    for n in range(n_layer):
+        layer_type = "full_attention"
+        if "layer_types" in theirs:
+            layer_type = theirs["layer_types"][n]
+        elif kind == "mistral" and "sliding_window" in theirs:
+            layer_type = "sliding_attention"
+        elif (n + 1) % theirs.get("sliding_window_pattern", 1) != 0:
+            layer_type = "sliding_attention"
+        words = theirs | theirs.get(layer_type, {})  # olmo3 has rotary settings for each type
+        if kind == "olmo3" and words["rope_type"] != "default":
+            raise UserError(f"it is of type olmo3 with rope_type {words['rope_type']}")
+        layer = expression(family["pos"], family["options"], words)
+        if kind == "cohere2" and layer_type == "full_attention":
+            layer = "nope"
+        if kind == "smollm3" and not theirs["no_rope_layers"][n]:  # its name is wrong: 1 turns
+            layer = "nope"
         if layer_type == "sliding_attention":
             layer += f" + window(size={theirs['sliding_window']})"
         elif layer_type != "full_attention":
             raise UserError(f"it is of type {kind}, with {layer_type} in layer_types")
         layers.append(layer)
-    return pattern(layers)
 
-
-def rope_by_type(config: dict) -> dict[str, dict]:
-    """The rotary settings of an olmo3 for each type of layer. As in transformers, those that stand
-    outside of rope_parameters are of full layers alone.
-
-    UserError where more than the base differs.
-    """
-    base = FAMILIES["olmo3"]["defaults"]["rope_theta"]
-    sliding = {"rope_type": "default", "rope_theta": base}
-    full = sliding | {"rope_theta": config.get("rope_theta") or base}
-    types = {"full_attention": full, "sliding_attention": sliding}
-    for name, rope in (config.get("rope_parameters") or {}).items():
-        if name not in types:
-            raise UserError(f"it is of type olmo3 with {name}={rope} for no type of layer")
-        types[name].update(rope)
-    full.update(config.get("rope_scaling") or {})
-    for name in full | sliding:
-        if name != "rope_theta" and full.get(name) != sliding.get(name):
-            raise UserError(
-                f"it is of type olmo3 with {name}={full.get(name)} in full_attention and "
-                f"{sliding.get(name)} in sliding_attention, which is not supported"
-            )
-    return types
-
-
-def pattern(layers: list[str]) -> str:
-    """The shortest expression whose branches, in turn, give these schemes of layers."""
     period = 1
-    while any(layer != layers[n % period] for n, layer in enumerate(layers)):
+    while layers[period:] != layers[:-period]:
         period += 1
     branches = []
     for layer, run in groupby(layers[:period]):
         count = len(list(run))
-        repeated = f"({layer})" if "+" in layer else layer
-        branches.append(f"{count} * {repeated}" if count > 1 else layer)
+        branches.append(f"{count} * ({layer})" if count > 1 else layer)
     return " | ".join(branches)
 
 
-def refused_in(theirs: dict) -> list[str]:
-    """What of REFUSED is on in these settings of theirs, as name=value."""
-    return [f"{key}={theirs[key]}" for key in REFUSED if theirs.get(key)]
-
-
-def read_settings(config: dict, bias: bool) -> GPTConfig:
+def read_settings(config, bias):
     """Our settings for a config.json, of weights with or without biases.
 
     UserError for what is not computed here.
     """
     kind = config.get("model_type")
-    refused = refused_in(config)
     if kind not in FAMILIES:
         raise UserError(f"it is of type {kind}; known are {', '.join(FAMILIES)}")
     family = FAMILIES[kind]
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    if kind == "olmo3":
-        config = {**config, "rope_parameters": rope_by_type(config)}
-        rope = config["rope_parameters"]["full_attention"]
-    theirs = dict(family.get("defaults", {}))
+    theirs = {"rope_type": "default", "tie_word_embeddings": False, **FIXED, **family["defaults"]}
     for name, value in {**config, **rope}.items():
         if value is not None:
-            theirs[name] = value
-            theirs[SYNONYMS.get(name, name)] = value
+            theirs[name] = theirs[SYNONYMS.get(name, name)] = value
 
     ours = {"bias": bias, **family["ours"]}
-    for name, (key, *default) in family["settings"].items():
+    for name, key in family["settings"].items():
         ours[name] = theirs.get(key)
-        if default and key not in theirs:
-            ours[name] = literal_eval(default[0])
-    rope_type = theirs.get("rope_type", theirs.get("type", "default"))
-    refused += refused_in(rope)
-    if theirs.get("scale_attn_weights") is False:
-        refused.append("scale_attn_weights=False")
-    if ours["mlp"] not in family["activations"] or rope_type not in ("default", *EXTENSIONS):
+    rope_type = theirs["rope_type"]
+    refused = [f"{key}={theirs[key]}" for key in FIXED if theirs[key] != FIXED[key]]
+    if ours["mlp"] not in family["activations"] or rope_type not in EXTENSIONS:
         refused.append(f"activation {ours['mlp']} with rope_type {rope_type}")
     if refused:
         raise UserError(
@@ -432,48 +355,48 @@ def read_settings(config: dict, bias: bool) -> GPTConfig:
 
     ours["mlp"] = family["activations"][ours["mlp"]]
     ours["pos"] = read_positions(kind, theirs, ours["n_layer"])
-    if rope_type in EXTENSIONS:
-        extension, options = EXTENSIONS[rope_type]
-        if rope_type != "dynamic":  # for it, block_size is the length before extending
-            ours["block_size"] = theirs.get(ORIGINAL, ours["block_size"])
-        ours["extend"] = expression(extension, options, theirs)
+    extension, options = EXTENSIONS[rope_type]
+    ours["extend"] = expression(extension, options, theirs)
     return GPTConfig(**ours)
 
 
-def write_settings(config: GPTConfig) -> dict:
+def write_settings(config):
     """The config.json of the family that our model is of; UserError says what it lacks for that."""
     ours = in_full(config)
-    scheme, values = ours["pos"][0]
+    scheme, options = ours["pos"][0]
     kind = {False: "llama", True: "qwen3", "all": "olmo2"}[config.qk_norm]
+    if config.bias:
+        kind = "llama"  # the only one of the three with biases in each layer
     if config.norm == "layernorm":
         kind = {"learned": "gpt2", "alibi": "bloom"}.get(scheme, "gpt_neox")
     family = FAMILIES[kind]
-    if config.mlp not in family["activations"].values():
-        raise UserError(
-            f"a model with norm={config.norm} and mlp={config.mlp} cannot be written for Hugging "
-            "Face; the settings in config/arch can"
-        )
-    theirs = {"model_type": kind, "architectures": [family["class"]], "dtype": "float32"}
-    theirs.update(bos_token_id=None, pad_token_id=None, eos_token_id=None)  # not GPT-2's
-    for name, (key, *_) in family["settings"].items():
-        theirs[key] = ours[name]
+    theirs = {
+        "model_type": kind,
+        "architectures": [family["class"]],
+        "dtype": "float32",
+        "attention_bias": config.bias,
+        "mlp_bias": config.bias,
+        "bos_token_id": None,  # not GPT-2's
+        "pad_token_id": None,
+        "eos_token_id": None,
+    }
+    words = ours | options
     for activation, mlp in family["activations"].items():
+        words["mlp"] = activation
         if mlp == config.mlp:
-            theirs[family["settings"]["mlp"][0]] = activation
-    if kind == "llama":
-        theirs.update(attention_bias=config.bias, mlp_bias=config.bias)
-    theirs.update({key: values.get(option) for option, key in family["options"].items()})
-    for extension, values in ours["extend"]:
-        for rope_type, (name, options) in EXTENSIONS.items():
-            if name == extension and values["factor"] != "auto":
-                rope = {key: values[option] for option, key in options.items()}
-                if rope_type != "dynamic":  # the others state the lengths before and after
-                    rope[ORIGINAL] = config.block_size
-                    theirs["max_position_embeddings"] = round(config.block_size * values["factor"])
-                theirs["rope_scaling"] = {"rope_type": rope_type, **rope}
+            break  # else the last one stays, and reading it back differs
+    for name, key in (family["settings"] | family["options"]).items():
+        theirs[key] = words.get(name)
+    extension, values = ours["extend"][0]
+    for rope_type, (name, options) in EXTENSIONS.items():
+        if name == extension and values["factor"] != "auto":
+            rope = {key: values[option] for option, key in options.items()}
+            rope["original_max_position_embeddings"] = config.block_size
+            theirs["rope_scaling"] = {"rope_type": rope_type, **rope}
+            theirs["max_position_embeddings"] = round(config.block_size * values["factor"])
 
     # reading it back must give the same settings
-    nearest = in_full(read_settings(theirs, config.bias and family["bias"] != "never"))
+    nearest = in_full(read_settings(theirs, config.bias))
     unlike = [f"{name}={x}, not {ours[name]}" for name, x in nearest.items() if x != ours[name]]
     if unlike:
         raise UserError(
@@ -486,28 +409,27 @@ def write_settings(config: GPTConfig) -> dict:
 # ---- weights
 
 
-def their_weights(model: GPT, kind: str) -> Iterator[tuple[str, Tensor, torch.Size]]:
+def their_weights(model, kind):
     """The name of each weight of theirs, a view of it in our parameters, and its shape.
 
     What is written into a view is written into our model. Where heads are apart in theirs, the view
     has more dimensions than their shape.
     """
     family = FAMILIES[kind]
-    c = model.config
     for name, x in model.named_parameters():
         layer, module, suffix = re.fullmatch(r"(?:h\.(\d+)\.)?(.+)\.(\w+)", name).groups()
         suffix = suffix.replace("table", "weight")  # of learned positions
         prefix = f"{family['layers']}.{layer}." if layer else ""
-        names = family["weights"][module]
+        names = family["weights"][module].split()
         parts = x.chunk(len(names))
         if len(names) == 3:  # queries, keys and values
-            parts = x.split([n * c.head_width for n in (c.n_head, c.kv_heads, c.kv_heads)])
+            parts = x.split(model.h[0].attn.widths)
         for their_name, part in zip(names, parts, strict=True):
             if "transposed" in family and ".c_" in name and x.dim() == 2:
                 part = part.T
             shape = part.shape
-            if "by_head" in family and ".c_attn" in name:
-                part = part.unflatten(0, (3, c.n_head, -1)).transpose(0, 1)  # (heads, 3, D, ...)
+            if "by_head" in family and ".c_attn" in name:  # (heads, 3, D, ...)
+                part = part.unflatten(0, (3, model.config.n_head, -1)).transpose(0, 1)
             yield f"{prefix}{their_name}.{suffix}", part, shape
 
 
@@ -516,8 +438,9 @@ def is_huggingface(name: str) -> bool:
     config = Path(name, "config.json")
     if config.is_file():
         return b'"model_type"' in config.read_bytes()
-    is_name = re.fullmatch(r"gpt2[a-z-]*|(?!out/)[\w.-]+/[\w.-]+", name) is not None
-    return is_name and not Path(name.partition("/")[0]).exists()
+    if Path(name.partition("/")[0]).exists():
+        return False
+    return re.fullmatch(r"gpt2[a-z-]*|(?!out/)[\w.-]+/[\w.-]+", name) is not None
 
 
 @torch.no_grad()
@@ -533,37 +456,33 @@ def load_model(name: str | Path) -> GPT:
     try:
         for file in folder.glob("*.safetensors"):
             for key, x in load_file(file).items():
-                if key.startswith(("h.", "ln_f.", "wte.", "wpe.", "word_embeddings")):
-                    key = f"transformer.{key}"  # old files of gpt2 and bloom have no prefix
-                if not BUFFERS.search(key):
+                # old files of gpt2 and bloom have no prefix, and there are buffers in them
+                key = re.sub(r"^(h|ln_f|wte|wpe|word_embeddings\w*)\.", r"transformer.\1.", key)
+                if not re.search(r"\.(attn|attention)\.(masked_)?bias$|rotary_emb\.inv_freq$", key):
                     weights[key] = x
-        settings = read_settings(config, any(key.endswith(".bias") for key in weights))
-        model = GPT(settings).eval()
-        kind = config["model_type"]
-        logit_scale = 1.0
-        if "logit_scale" in FAMILIES[kind]:
-            logit_scale = float(config.get("logit_scale", FAMILIES[kind]["logit_scale"]))
-    except (SafetensorError, ArithmeticError, AttributeError, TypeError, ValueError) as error:
+        has_bias = any(key.endswith(".bias") for key in weights)
+        model = GPT(read_settings(config, has_bias)).eval()
+    except (SafetensorError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(f"{name} cannot be read here: {error!s:.300}") from error
 
-    used = set()
+    kind = config["model_type"]
+    left_over = set(weights)
     for their_name, view, shape in their_weights(model, kind):
         theirs = weights.get(their_name)
-        used.add(their_name)
+        left_over.discard(their_name)
         if theirs is None and their_name.endswith(".bias"):
-            view.zero_()
-        elif theirs is None or theirs.shape != shape:
+            continue  # new biases are 0
+        if theirs is None or theirs.shape != shape:
             raise UserError(f"{name} lacks the weight {their_name} of shape {tuple(shape)}")
-        else:
-            view.copy_(theirs.reshape(view.shape))
-    if settings.tie_embeddings:
-        used.add("lm_head.weight")
-    left_over = sorted(weights.keys() - used)
+        view.copy_(theirs.reshape(view.shape))
+    if model.config.tie_embeddings:
+        left_over.discard("lm_head.weight")
     if left_over:
         raise UserError(
-            f"{name} has weights that a {kind} does not have: {', '.join(left_over):.200}"
+            f"{name} has weights that a {kind} does not have: {', '.join(sorted(left_over)):.200}"
         )
-    model.ln_f.weight *= logit_scale
+    if kind == "cohere2":
+        model.ln_f.weight *= config.get("logit_scale", 0.0625)
     return model
 
 
@@ -577,19 +496,16 @@ def save_model(model: GPT, folder: str | Path, corpus: data.Corpus | None = None
     folder = Path(folder)
     if folder.exists():
         raise UserError(f"{folder} exists: name a new folder")
-    if "|" in model.pos.extend_text:
-        raise UserError(
-            f"extend={model.pos.extend_text} cannot be exported: no family extends only some layers"
-        )
-    config = write_settings(replace(model.config, extend=model.pos.extend_text))
-    kind = config["model_type"]
-    if FAMILIES[kind]["bias"] == "always":  # biases that ours lacks are 0
-        complete = GPT(replace(model.config, bias=True, extend=""))
-        complete.load_state_dict(model.state_dict(), strict=False)
-        model = complete
-    weights = {}
-    for name, view, shape in their_weights(model, kind):
-        weights[name] = view.reshape(shape).clone().contiguous()
+    # families with LayerNorm have biases: those that ours lacks are 0
+    bias = model.config.bias or model.config.norm == "layernorm"
+    settings = replace(model.config, extend=model.pos.extend_text, bias=bias)
+    config = write_settings(settings)
+    complete = GPT(settings)
+    complete.load_state_dict(model.state_dict(), strict=False)
+    weights = {
+        name: view.reshape(shape).clone().contiguous()
+        for name, view, shape in their_weights(complete, config["model_type"])
+    }
     folder.mkdir(parents=True)
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     if corpus is not None:
@@ -602,7 +518,7 @@ def save_model(model: GPT, folder: str | Path, corpus: data.Corpus | None = None
 # ---- tokenizers
 
 
-def token_names(corpus: data.Corpus) -> dict[str, int]:
+def token_names(corpus):
     """The vocabulary of a corpus as its tokenizer.json has it: the number of each token."""
     if corpus.meta["tokenizer"] == "file":
         return read_json(corpus.folder / "tokenizer.json")["model"]["vocab"]
@@ -610,37 +526,33 @@ def token_names(corpus: data.Corpus) -> dict[str, int]:
     return {name: n for n, name in enumerate(names)}
 
 
-def save_tokenizer(corpus: data.Corpus, folder: Path) -> None:
+def save_tokenizer(corpus, folder):
     """tokenizer.json and tokenizer_config.json, which give the tokens of a corpus."""
     kind = corpus.meta["tokenizer"]
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-    if kind == "gpt2":
-        settings["eos_token"] = "<|endoftext|>"
-    write_json(folder / "tokenizer_config.json", settings)
     if kind == "file":
         shutil.copy(corpus.folder / "tokenizer.json", folder)
-        return
-
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-
-    names = token_names(corpus)
-    if kind == "char":
-        tokenizer = Tokenizer(models.WordLevel(names))
-        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-        tokenizer.decoder = decoders.Fuse()
     else:
-        # bytes, or GPT-2's tokens: every way to cut a token into two tokens is a merge
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+        # characters, bytes, or GPT-2's tokens: every way to cut a token into two is a merge
+        names = token_names(corpus)
         merges = []
         for name in names:
             for cut in range(1, len(name)):
-                if name[:cut] in names and name[cut:] in names:
-                    merges.append((name[:cut], name[cut:]))
+                pair = (name[:cut], name[cut:])
+                if set(pair) <= names.keys():
+                    merges.append(pair)
         tokenizer = Tokenizer(models.BPE(names, merges))
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        tokenizer.decoder = decoders.ByteLevel()
-    if kind == "gpt2":
-        tokenizer.add_special_tokens(["<|endoftext|>"])
-    tokenizer.save(str(folder / "tokenizer.json"))
+        tokenizer.decoder = decoders.Fuse()
+        if kind != "char":
+            tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+            tokenizer.decoder = decoders.ByteLevel()
+        if kind == "gpt2":
+            settings["eos_token"] = "<|endoftext|>"
+            tokenizer.add_special_tokens(["<|endoftext|>"])
+        tokenizer.save(str(folder / "tokenizer.json"))
+    write_json(folder / "tokenizer_config.json", settings)
 
 
 def check_tokenizer(name: str | Path, corpus: data.Corpus) -> None:
@@ -661,7 +573,7 @@ def main() -> None:
         raise UserError("name a run and a new folder: python -m runs.huggingface out/RUN FOLDER")
     run = load_run(sys.argv[1], device="cpu")
     config = save_model(run.model, sys.argv[2], run.corpus)
-    print(f"{sys.argv[2]}: a {config['model_type']} of {run.model.parameter_count:,} parameters")
+    print(f"{sys.argv[2]}: of type {config['model_type']}")
 
 
 if __name__ == "__main__":

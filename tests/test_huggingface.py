@@ -45,7 +45,6 @@ THEIRS = {
     "smollm3": dict(MANY, num_key_value_heads=2, tie_word_embeddings=True),
     "smollm3 interval": dict(MANY, no_rope_layer_interval=2, attention_bias=True, mlp_bias=True),
     "smollm3 list": dict(MANY, no_rope_layers=[0, 1, 1, 0, 0], head_dim=10),
-    "smollm3 windows": dict(MANY, use_sliding_window=True, sliding_window=4),
     "smollm3 yarn": MANY | dict(max_position_embeddings=4 * L, rope_parameters=YARN),
     "cohere2": dict(MANY, num_key_value_heads=2, sliding_window=4, tie_word_embeddings=True)
     | dict(logit_scale=0.25),
@@ -66,22 +65,9 @@ THEIRS = {
         sliding_window=7,
         rope_theta=300.0,  # of full layers alone
     ),
-    "olmo3 yarn": dict(
-        MANY,
-        sliding_window=L,
-        head_dim=10,
-        max_position_embeddings=4 * L,
-        rope_parameters=dict(full_attention=YARN, sliding_attention=YARN | dict(rope_theta=50.0)),
-    ),
     "bloom": BLOOM,
     "bloom untied": dict(BLOOM, tie_word_embeddings=False),
     "llama linear": scaled(rope_type="linear"),
-    "llama dynamic": WIDE  # the length before extending is that of max_position_embeddings
-    | dict(
-        rope_parameters=dict(
-            YARN, rope_type="dynamic", factor=2.0, original_max_position_embeddings=5
-        )
-    ),
     "llama yarn": scaled(),
     "llama yarn set": scaled(beta_fast=4.0, beta_slow=0.5, truncate=False),
     "llama llama3": scaled(rope_type="llama3", low_freq_factor=0.5, high_freq_factor=2.0),
@@ -95,7 +81,6 @@ OURS = {  # family -> models of ours that are written as it
         dict(pos="rope"),
         dict(pos="rope(base=500, fraction=0.5)", n_embd=32, parallel_blocks=True, bias=True),
         dict(extend="pi(factor=2.5)"),
-        dict(extend="dynamic_ntk(factor=2)"),
     ],
     "llama": [
         dict(**BLOCK, n_kv_head=1, head_dim=10, tie_embeddings=False),
@@ -163,13 +148,11 @@ PATTERNS = {
     "smollm3": "3 * rope(base=2000000.0) | nope",
     "smollm3 interval": "rope(base=2000000.0) | nope",
     "smollm3 list": "nope | 2 * rope(base=2000000.0) | nope",
-    "smollm3 windows": "3 * rope(base=2000000.0) | nope + window(size=4)",
     "smollm3 yarn": "3 * rope(base=200.0) | nope",
     "cohere2": "3 * (rope(base=10000.0, layout=interleaved) + window(size=4)) | nope",
     "cohere2 types": "nope | 4 * (rope(base=500.0, layout=interleaved) + window(size=7))",
     "olmo3": "3 * (rope(base=500000.0) + window(size=4)) | rope(base=500000.0)",
     "olmo3 bases": "rope(base=300.0) | 4 * (rope(base=500000.0) + window(size=7))",
-    "olmo3 yarn": "3 * (rope(base=50.0) + window(size=12)) | rope(base=200.0)",
 }
 
 
@@ -186,12 +169,8 @@ def test_a_pattern_over_layers_is_read_and_decodes_step_by_step(name, tmp_path):
     for part in (idx[:, :5], *idx[:, 5:].split(1, 1)):
         now = expected[:, cache.n : cache.n + part.shape[1]]
         torch.testing.assert_close(ours(part, cache=cache)[0], now, rtol=0, atol=1e-5)
-    with pytest.raises(UserError, match="matches this model|cannot be written"):
+    with pytest.raises(UserError, match="matches this model"):
         save_model(ours, tmp_path / "new")
-    if ours.pos.rotary:
-        ours.pos.extend("none | pi(factor=2)")
-        with pytest.raises(UserError, match="no family extends only some layers"):
-            save_model(ours, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
@@ -222,12 +201,16 @@ REFUSED_HERE = [
     (dict(pos="fire"), "has pos=.*rope.*not .*fire"),
     (dict(qk_norm=True), "has qk_norm=False, not True"),
     (dict(pos="learned", head_dim=10), "has head_dim=6, not 10"),
-    (dict(**BLOCK, qk_norm=True, bias=True), "qwen3, has bias=False, not True"),
+    (dict(**BLOCK, qk_norm=True, bias=True), "llama, has qk_norm=False, not True"),
+    (dict(mlp="swiglu"), "gpt_neox, has mlp=gelu_exact, not swiglu"),
     (dict(**BLOCK, qk_norm="all"), "olmo2, has norm_place=after, not before"),
     (dict(**BLOCK, norm_place="after"), "llama, has norm_place=before, not after"),
-    (dict(**OLMO, bias=True), "olmo2, has bias=False, not True"),
+    (dict(**OLMO, bias=True), "llama, has norm_place=before, .*qk_norm=False, not all"),
     (dict(**OLMO, pos="rope + window(size=4)"), "olmo2, has pos=.*not .*window"),
-    (dict(extend="yarn"), "has extend=.., not .*yarn"),
+    (dict(extend="yarn"), "has extend=.*none.*, not .*yarn"),
+    (dict(extend="dynamic_ntk(factor=2)"), "has extend=.*none.*, not .*dynamic_ntk"),
+    (dict(extend="none | pi(factor=2)"), "has extend=.*none.*, not .*none.*pi"),
+    (dict(extend="pi(factor=2) | none"), "has extend=.*pi.*, not .*pi.*none"),
     (dict(extend="yarn(factor=4, mscale=0.5)"), "mscale': 1.0.*not .*mscale': 0.5"),
     (dict(extend="pi(factor=2) + logn"), "not .*pi.*logn"),
 ]
@@ -243,31 +226,23 @@ def test_what_no_family_can_be_is_one_sentence_and_nothing_is_written(settings, 
 REFUSED_THERE = [
     (dict(model_type="falcon"), "of type falcon; known are gpt2, gpt_neox, llama"),
     (dict(model_type="gpt_oss", num_local_experts=4), "of type gpt_oss; known are gpt2, gpt_neox"),
-    (dict(final_logit_softcapping=30.0), "llama with final_logit_softcapping=30.0, which is not"),
     (dict(model_type="qwen3", use_sliding_window=True), "qwen3 with use_sliding_window"),
     (dict(model_type="smollm3", use_sliding_window=True), "smollm3 with use_sliding_window"),
-    (dict(model_type="smollm3", layer_types=["chunked_attention"] * 2), "smollm3.* chunked_atten"),
-    (dict(model_type="smollm3", no_rope_layers=[1]), "smollm3.* no_rope_layers of fewer layers"),
-    (dict(model_type="smollm3", layer_types=["sliding_attention"] * 2), "smollm3.*sliding_window"),
+    (dict(model_type="llama", layer_types=["chunked_attention"] * 2), "llama, with chunked_atten"),
+    (dict(model_type="smollm3", no_rope_layers=[1]), "cannot be read here"),
+    (dict(model_type="qwen3", layer_types=["sliding_attention"] * 2), "sliding_window"),
     (
-        dict(model_type="olmo3", rope_parameters=None, rope_scaling=YARN),
-        "olmo3 with rope_type=yarn in full_attention and default in sliding_attention",
+        dict(model_type="olmo3", rope_scaling=YARN, layer_types=["full_attention"] * 2),
+        "olmo3 with rope_type yarn",
     ),
-    (
-        dict(model_type="olmo3", rope_parameters={"sliding_attention": YARN}),
-        "olmo3 with rope_type=default in full_attention and yarn in sliding_attention",
-    ),
-    (
-        dict(model_type="olmo3", rope_parameters={"rope_theta": 5.0}),
-        "olmo3 with rope_theta=5.0 for no type of layer",
-    ),
+    (dict(model_type="olmo3", rope_parameters={"sliding_attention": YARN}), "rope_type yarn"),
     (dict(model_type="olmo3", rope_parameters=[1]), "cannot be read here"),
-    (dict(model_type="cohere2", logit_scale=None), "cannot be read here"),
     (dict(model_type="gpt2", scale_attn_weights=False), "gpt2 with scale_attn_weights=False"),
     (dict(hidden_act="gelu"), "activation gelu"),
     (dict(hidden_size=None), "n_embd"),
     (dict(quantization_config={"bits": 4}), "quantization_config"),
     (dict(rope_scaling={"type": "su"}), "rope_type su"),
+    (dict(rope_scaling={"type": "dynamic", "factor": 2.0}), "rope_type dynamic"),
     (dict(rope_scaling={"type": "yarn", "factor": 2.0, "mscale_all_dim": 1}), "mscale_all_dim"),
     (dict(rope_scaling={"type": "linear", "factor": 0.5}), "factor"),
     (dict(num_hidden_layers=3), r"lacks the weight model.layers.2.* of shape \(24,\)"),
