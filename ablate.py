@@ -459,7 +459,7 @@ def main() -> int:
     (folder / "table.txt").write_text(f"{table}\n", encoding="utf-8")
     plot_rows(rows, folder / "figure.png")
     print(f"\n{table}\n\nin {folder}: table.txt, figure.png, rows.csv.xz, about.json")
-    log_comparison(settings, rows, folder / "figure.png")
+    log_comparison(settings, rows, folder)
     return int(bool(failures))
 
 

@@ -96,7 +96,7 @@ def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings)
     table_file = figure.with_suffix(".txt")
     table_file.write_text(f"{table}\n", encoding="utf-8")
     print(f"{table}\nin {table_file} and {figure}")
-    log_comparison(settings, frame, figure)
+    log_comparison(settings, frame, figure.parent)
 
 
 def main() -> None:

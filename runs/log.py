@@ -16,7 +16,7 @@ from runs.results import load_rows, select, summary
 # ---- metrics.jsonl
 
 
-def logged(folder: str | Path) -> list[dict[str, Any]]:
+def logged(folder: str | Path) -> list:
     """The lines of metrics.jsonl, without one that a killed run left half-written."""
     path = Path(folder, "metrics.jsonl")
     lines = []
@@ -29,8 +29,7 @@ def logged(folder: str | Path) -> list[dict[str, Any]]:
 
 def diverged(folder: str | Path) -> bool:
     """Whether the training in a run folder ended because its loss was not finite."""
-    lines = logged(folder)
-    return bool(lines) and "diverged" in lines[-1]
+    return any("diverged" in line for line in logged(folder))
 
 
 def flops_per_token(model: GPT, length: int) -> int:
@@ -39,9 +38,8 @@ def flops_per_token(model: GPT, length: int) -> int:
     Counted as nanoGPT does, after PaLM's appendix B (Chowdhery et al. 2022).
     """
     c = model.config
-    multiplied = model.parameter_count - sum(p.numel() for p in model.pos.parameters())
-    if not c.tie_embeddings:
-        multiplied -= model.wte.weight.numel()
+    multiplied = sum(p.numel() for p in model.h.parameters())
+    multiplied += model.wte.weight.numel()  # the output layer is as large
     return 6 * multiplied + 12 * c.n_layer * c.n_head * c.head_width * length
 
 
@@ -66,7 +64,7 @@ class Log:
             config = asdict(s) | run.config
             self.wandb_run = open_wandb(run.folder, s, config, run.config["run_id"])
 
-    def add_step(self, line: dict[str, Any], speed: float) -> str:
+    def add_step(self, line: dict, speed: float) -> str:
         """Log a step, given the speed in steps per second; returns a line for the screen."""
         s = self.run.settings
         compute = self.run.compute
@@ -89,17 +87,20 @@ class Log:
             self.wandb_run.log(line, step=step)
         return text
 
-    def write(self, line: dict[str, Any]) -> None:
+    def write(self, line: dict) -> None:
         """Add one line to metrics.jsonl."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
     def add_test(self) -> None:
-        """Log the test to wandb (rows, curves against N, figure, summary), and finish its run."""
+        """Log the test to wandb (curves against N, summary), and finish its run."""
         if not self.wandb_run:
             return
         rows = select(load_rows([self.run.folder]))
-        log_rows(self.wandb_run, rows, rows["protocol"], self.run.folder / "extrapolation.png")
+        self.wandb_run.define_metric("extrapolation/*", step_metric="extrapolation/N")
+        for row in rows.dropna(subset="nats").itertuples():
+            curve = f"extrapolation/{row.protocol}"
+            self.wandb_run.log({curve: row.nats, "extrapolation/N": row.length})
         self.wandb_run.summary.update(summary(rows))
         self.wandb_run.finish()
 
@@ -126,39 +127,24 @@ def open_wandb(folder: Path, s: LogSettings, config: dict, run_id: str | None = 
         ) from None
 
 
-def log_rows(wandb_run: Any, rows: Any, curves: Any, figure: Path) -> None:
-    """Log measured rows: a table, a curve of mean nats against the length N for each name in
-    `curves` (a name for each row), and the figure, if it was drawn.
-    """
-    import wandb
-
-    wandb_run.define_metric("extrapolation/*", step_metric="extrapolation/N")
-    means = rows["nats"].groupby([rows["length"], curves]).mean().dropna()
-    for (length, name), nats in means.items():
-        wandb_run.log({f"extrapolation/{name}": nats, "extrapolation/N": length})
-    plain = rows.drop(columns="block_nats").astype(object)
-    table = wandb.Table(dataframe=plain.where(plain.notna(), None))
-    wandb_run.log({"extrapolation": table})
-    if figure.exists():  # not drawn if nothing could be measured
-        wandb_run.log({"extrapolation_figure": wandb.Image(str(figure))})
-
-
-def log_comparison(settings: LogSettings, rows: Any, figure: Path) -> None:
-    """Log a comparison as a wandb run of its own, if wandb_log is set: its selected rows, also as
-    rows.csv in an artifact, the mean curve of each label, a chart of them for each protocol, and
-    the figure.
+def log_comparison(settings: LogSettings, rows: Any, folder: Path) -> None:
+    """Log a comparison as a wandb run of its own, if wandb_log is set: for each protocol a chart of
+    the mean of each label against N, and the selected rows as rows.csv in an artifact.
     """
     if not settings.wandb_log:
         return
     import wandb
 
-    wandb_run = open_wandb(figure.parent, settings, asdict(settings))
-    log_rows(wandb_run, rows, rows["protocol"] + "/" + rows["label"], figure)
+    wandb_run = open_wandb(folder, settings, asdict(settings))
     for protocol, measured in rows.dropna(subset="nats").groupby("protocol"):
         means = measured.groupby(["label", "length"], as_index=False)["nats"].mean()
-        table = wandb.Table(dataframe=means)
-        title = f"{protocol}: nats per token against N"
-        chart = wandb.plot.line(table, "length", "nats", stroke="label", title=title)
+        chart = wandb.plot.line(
+            wandb.Table(dataframe=means),
+            "length",
+            "nats",
+            stroke="label",
+            title=f"{protocol}: nats per token against N",
+        )
         wandb_run.log({f"loss_against_N/{protocol}": chart})
     artifact = wandb.Artifact(f"rows-{wandb_run.id}", type="rows")
     with artifact.new_file("rows.csv", encoding="utf-8") as file:

@@ -391,7 +391,7 @@ def test_wandb_has_a_chart_of_all_schemes_and_the_rows_of_a_comparison(monkeypat
     )
     rows.loc[rows.label.eq("alibi") & rows.length.eq(64), "nats"] = math.nan  # past its end
     settings, _ = configure(AblateSettings, ["--wandb_log=True"], "")
-    log_comparison(settings, rows, folder / "both" / "figure.png")
+    log_comparison(settings, rows, folder / "both")
     # the chart: which table, which columns; and its points, the means over seeds
     log = written(folder / "both", "wandb/offline-run-*/*.wandb")
     assert b"loss_against_N/fixed_targets" in log

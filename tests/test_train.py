@@ -605,7 +605,7 @@ def test_wandb_gets_the_steps_and_the_curve_of_a_run(monkeypatch: pytest.MonkeyP
     ]
     curve = {x["extrapolation/N"] for x in log.lines if "extrapolation/fixed_targets" in x}
     assert curve == {8, 16, 32}
-    assert any("extrapolation" in line for line in log.lines) and log.summary
+    assert log.summary
 
 
 def test_wandb_works_offline(monkeypatch: pytest.MonkeyPatch):
