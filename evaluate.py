@@ -41,7 +41,6 @@ from configurable import PROTOCOLS, EvaluateSettings, UserError, configure, run_
 from data import context
 from data.rows import (
     TEXT,
-    check_test_length,
     targets_of,
     tested_chunks,
     tested_sizes,
@@ -475,14 +474,13 @@ def question_rows(tester: Tester, run_info: dict, settings: Any) -> list[dict]:
         row = begin_row(tester, run_info, "recall", length, windows) | {"trained": train_length}
         rows.append(row)
         try:
-            check_test_length(corpus, length)
             tester.model.pos.check_length(length)
+            # (chunks, length + 1) each, and (chunks,); for `scored` see data.rows.chunks
+            tokens, scored, documents = tested_chunks(corpus, length, windows)
         except UserError as error:
             row |= {"nats": None, "reason": str(error)}
             print_row(row, corpus)
             continue
-        # (chunks, length + 1) each, and (chunks,); for the numbers in `scored` see data.rows.chunks
-        tokens, scored, documents = tested_chunks(corpus, length, windows)
         is_text = scored == TEXT
         started = time.perf_counter()
         targets = targets_of(corpus, tokens, scored)

@@ -25,7 +25,6 @@ files are added on first use.
 import argparse
 import difflib
 import importlib
-import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +37,7 @@ from typing import Any
 import numpy as np
 import tiktoken
 
-from configurable import UserError, read_json, replace_file, sha256
+from configurable import UserError, read_json, sha256, write_json
 
 HERE = Path(__file__).resolve().parent
 SPLITS = ("train", "val")
@@ -153,8 +152,7 @@ class GPT2Tokenizer(Tokenizer):
                 f"GPT-2's vocabulary cannot be loaded ({type(error).__name__}): use a network, or "
                 "set TIKTOKEN_CACHE_DIR to a folder that has it"
             ) from error
-        decode = self.encoding.decode_single_token_bytes
-        self.vocabulary = [decode(i) for i in range(self.encoding.n_vocab)]
+        self.vocabulary = self.encoding.decode_tokens_bytes(range(self.encoding.n_vocab))
         self.end = self.encoding.eot_token
 
     def array(self, text: str) -> np.ndarray:
@@ -239,7 +237,10 @@ def tokenizer_of(meta: Mapping, folder: Path = HERE) -> Tokenizer:
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """A corpus on disk: its tokens, memory-mapped (n,), and the starts of its documents, (m,)."""
+    """A corpus on disk: its tokens, memory-mapped (n,), and the starts of its documents, (m,).
+
+    A corpus of rows has answers too: how far back that of each token is, (n,).
+    """
 
     name: str
     folder: Path
@@ -248,6 +249,8 @@ class Corpus:
     val: np.ndarray
     train_starts: np.ndarray
     val_starts: np.ndarray
+    train_answers: np.ndarray | None = None
+    val_answers: np.ndarray | None = None
 
     def __repr__(self) -> str:
         return f"Corpus {self.name}, {len(self.train):,} {self.unit}s to train on"
@@ -265,7 +268,7 @@ class Corpus:
     @property
     def is_text(self) -> bool:
         """Whether every token is scored: no rows with answers, no questions."""
-        return self.meta.keys().isdisjoint(("rows", "questions"))
+        return self.train_answers is None
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -298,34 +301,40 @@ def load(name: str, root: Path = HERE) -> Corpus:
     Missing corpora in OFFLINE are made. A nanoGPT folder gets its meta.json.
     """
     folder = root / name
-    path = folder / "meta.json"
-    if not path.is_file():
-        if name in OFFLINE:
-            maker = "tasks" if name in TASKS else name
-            importlib.import_module(f"data.{maker}.prepare").prepare(folder)
-        elif (folder / "train.bin").is_file() and not (folder / "train_starts.npy").exists():
-            read_nanogpt(folder)
-        else:
-            names = [*COMMANDS, *(meta.parent.name for meta in root.glob("*/meta.json"))]
-            own_text = f"data/text/prepare.py --name={name} PATH... --tokenizer=gpt2 (or bytes)"
-            advice = f"make it with python {COMMANDS.get(name, own_text)}"
-            near = difflib.get_close_matches(name, names, 1)
-            if near not in ([], [name]):
-                advice = f"did you mean {near[0]}?"
-            raise UserError(
-                f"there is no corpus {name!r}: {advice}; the project's are {', '.join(COMMANDS)}"
-            )
+    if (folder / "meta.json").is_file():
+        pass
+    elif name in OFFLINE:
+        maker = "tasks" if name in TASKS else name
+        importlib.import_module(f"data.{maker}.prepare").prepare(folder)
+    elif (folder / "train.bin").is_file() and not (folder / "train_starts.npy").exists():
+        read_nanogpt(folder)
+    else:
+        names = [*COMMANDS, *(meta.parent.name for meta in root.glob("*/meta.json"))]
+        near = difflib.get_close_matches(name, names, 1)
+        advice = f"make it with python data/text/prepare.py --name={name} PATH..."
+        if name in COMMANDS:
+            advice = f"make it with python {COMMANDS[name]}"
+        elif near:
+            advice = f"did you mean {near[0]}?"
+        raise UserError(
+            f"there is no corpus {name!r}: {advice}; the project's are {', '.join(COMMANDS)}"
+        )
     arrays = {}
     try:
-        meta = read_json(path)
+        meta = read_json(folder / "meta.json")
         for split in SPLITS:
             stated = meta["splits"][split]
             tokens = np.memmap(folder / f"{split}.bin", dtype=stated["dtype"], mode="r")
-            starts = np.load(folder / f"{split}_starts.npy", allow_pickle=False)
-            if len(tokens) != stated["tokens"] or len(starts) != stated["documents"]:
-                raise ValueError(f"{split}.bin or {split}_starts.npy is not as it was made")
             arrays[split] = np.asarray(tokens)  # still on the disk
-            arrays[f"{split}_starts"] = starts
+            parts = {"starts": stated["documents"]}
+            if "rows" in meta or "questions" in meta:
+                parts["answers"] = len(tokens)
+            for part, length in parts.items():
+                file = folder / f"{split}_{part}.npy"
+                array = np.load(file, mmap_mode="r", allow_pickle=False)
+                arrays[f"{split}_{part}"] = array
+                if len(tokens) != stated["tokens"] or len(array) != length:
+                    raise ValueError(f"{split}.bin or {file.name} is not as it was made")
     except (OSError, ValueError, TypeError, EOFError, LookupError) as error:
         raise UserError(f"{folder} is damaged ({error!s:.200}): make the corpus again") from None
     return Corpus(name, folder, meta, **arrays)
@@ -382,15 +391,16 @@ def write_corpus(
             }
         for name, array in (files or {}).items():
             np.save(new / name, array)
-        # an old meta.json is deleted first and the new one written last: an interruption leaves no
+        # an old meta.json is deleted first and the new one moved last: an interruption leaves no
         # corpus, never a mixture of two
-        text = json.dumps(meta, indent=1, ensure_ascii=False)
-        path = folder / "meta.json"
-        if path.is_file() and path.read_text(encoding="utf-8") != text:
-            path.unlink()
-        for file in sorted(new.iterdir()):
-            os.replace(file, folder / file.name)
-        replace_file(path, lambda file: file.write(text.encode()))
+        made = [path.name for path in new.iterdir()]
+        made.append("meta.json")
+        write_json(new / "meta.json", meta)
+        old = folder / "meta.json"
+        if old.is_file() and old.read_bytes() != (new / "meta.json").read_bytes():
+            old.unlink()
+        for name in made:
+            os.replace(new / name, folder / name)
     print(f"made the corpus {folder.name}: {meta['source']}")
     return meta
 
@@ -487,4 +497,4 @@ def epoch_starts(n_windows: int, size: int, room: int, seed: int, epoch: int) ->
 def evenly(n_places: int, count: int) -> np.ndarray:
     """`count` evenly spaced integers from 0 to n_places - 1, ascending, (count,) int64, or all."""
     count = min(n_places, count)
-    return (2 * np.arange(count) + 1) * n_places // (2 * max(count, 1))
+    return (2 * np.arange(count) + 1) * n_places // (2 * count)

@@ -48,44 +48,40 @@ def count_probabilities(corpus: Corpus, contexts: np.ndarray, targets: np.ndarra
     text = corpus.train[:COUNTED].astype(np.int64)
     probability = np.full(len(targets), 1 / vocab_size)
     for order in range(contexts.shape[1] + 1):
-        # the distinct contexts of this order, and the index of each target's, (n,)
-        asked, which = np.unique(
-            hash_contexts(contexts, order, vocab_size)[:, -1], return_inverse=True
+        # the last `order` tokens before each target, as one number, (n,)
+        asked = hash_contexts(contexts, order, vocab_size)[:, -1]
+        pairs = pd.DataFrame(
+            {"context": hash_contexts(text, order, vocab_size)[:-1], "token": text[order:]}
         )
-        # how often each token follows each of them in the text: counts of context * V + token
-        place = pd.Index(asked).get_indexer(hash_contexts(text, order, vocab_size)[:-1])
-        hits = place >= 0
-        counts = pd.Series(place[hits] * vocab_size + text[order:][hits]).value_counts()
-        by_context = counts.groupby(counts.index // vocab_size)
-        total = by_context.sum().reindex(which, fill_value=0).to_numpy()
-        kinds = by_context.size().reindex(which, fill_value=0).to_numpy()
-        count = counts.reindex(which * vocab_size + targets, fill_value=0).to_numpy()
+        # how often each token follows each of these contexts in the text
+        counts = pairs[pairs.context.isin(asked)].value_counts(sort=False)
+        by_context = counts.groupby("context")
+        total = by_context.sum().reindex(asked, fill_value=0).to_numpy()
+        kinds = by_context.size().reindex(asked, fill_value=0).to_numpy()
+        wanted = pd.MultiIndex.from_arrays([asked, targets])
+        count = counts.reindex(wanted, fill_value=0).to_numpy()
         mixed = (count + kinds * probability) / np.maximum(total + kinds, 1)
         probability = np.where(total > 0, mixed, probability)
     return probability
 
 
-def longest_matches(text: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
-    """The longest match of the end of `text` within its last n tokens, for each n in `lengths`.
-
-    Returns (2, lengths): its length (0: none; at most MATCHED) and the token that followed it; of
-    equally long matches, the latest.
+def longest_match(text: np.ndarray) -> tuple[int, int]:
+    """The longest match of the end of `text` before it: its length, at most MATCHED, and the token
+    that followed it. Of equally long matches it is the latest; (0, 0) if there is none.
     """
     last = len(text) - 1
-    ends = np.arange(last)  # a match ends here, and the next token follows it
-    matched = np.zeros(last, dtype=np.int64)  # length of the match that ends here
-    for size in range(min(MATCHED, last)):
-        ends = ends[ends >= size]
-        ends = ends[text[ends - size] == text[last - size]]
-        matched[ends] = size + 1
-    matches = np.zeros((2, len(lengths)), dtype=np.int64)
-    for k, n in enumerate(lengths):
-        first = max(0, len(text) - n)
-        inside = np.minimum(matched[first:], np.arange(1, last - first + 1))
-        if inside.any():
-            place = np.flatnonzero(inside == inside.max())[-1]
-            matches[:, k] = inside[place], text[first + place + 1]
-    return matches
+    ends = np.arange(last)  # a match of `size` tokens ends here
+    size = 0
+    while size < MATCHED:
+        longer = ends[ends >= size]
+        longer = longer[text[longer - size] == text[last - size]]
+        if len(longer) == 0:
+            break
+        ends = longer
+        size += 1
+    if size == 0:
+        return 0, 0
+    return size, int(text[ends[-1] + 1])
 
 
 def target_losses(
@@ -104,15 +100,13 @@ def target_losses(
     order = min(ORDERS[corpus.unit], int(places.min()))
     contexts = text[places[:, None] + np.arange(-order, 0)]
     counted = count_probabilities(corpus, contexts, targets)[:, None]
-    matches = []
-    for place in places:
-        before = text[max(0, place - max(lengths)) : place]
-        matches.append(longest_matches(before, lengths))
     losses = []
-    for size, token in np.array(matches).transpose(2, 1, 0):  # per length, (n,) each
+    for length in lengths:
+        matches = [longest_match(text[max(0, place - length) : place]) for place in places]
+        size, token = np.array(matches).T  # (n,) each
         hits = (token == targets)[:, None]
         probability = counted * (1 - SHARES) + SHARES * hits  # (n, shares)
-        nats = -np.log(np.maximum(probability, 1e-300))
+        nats = -np.log(probability)
         # a weight for matches of 1 token, of 2 to 3, 4 to 7 ...; 0 without a match
         group = np.frexp(size)[1]
         best = nats[:, 0].copy()
@@ -127,10 +121,9 @@ def known_losses(
     corpus: Corpus, ends: np.ndarray, scored: int, lengths: Sequence[int]
 ) -> np.ndarray:
     """`target_losses` in float32, cached in the corpus folder if it is writable."""
-    splits = [corpus.split_sha256("train"), corpus.split_sha256("val")]
-    asked = json.dumps([splits, ends.tolist(), scored, list(lengths)])
-    digest = hashlib.sha256(asked.encode()).hexdigest()[:16]
-    path = corpus.folder / f"context-{digest}.npy"
+    asked = json.dumps([corpus.meta["splits"], ends.tolist(), scored, list(lengths)])
+    digest = hashlib.sha256(asked.encode()).hexdigest()
+    path = corpus.folder / f"context-{digest[:16]}.npy"
     with suppress(OSError, ValueError, EOFError):  # missing or damaged: recompute
         return np.load(path, allow_pickle=False)
     nats = target_losses(corpus, ends, scored, lengths).astype(np.float32)

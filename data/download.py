@@ -1,6 +1,5 @@
 """Download a published file and check its SHA-256, or download a Hugging Face model."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,16 +30,15 @@ def download(url: str, path: Path, sha256: str, otherwise: str = "") -> None:
         with requests.get(url, stream=True, timeout=TIMEOUT) as answer, part.open("wb") as file:
             answer.raise_for_status()
             size = int(answer.headers.get("Content-Length", 0))
-            with tqdm(total=size, unit="B", unit_scale=True, desc=path.name, disable=None) as bar:
+            with tqdm.wrapattr(file, "write", size, desc=path.name, disable=None) as watched:
                 for block in answer.iter_content(2**16):
-                    file.write(block)
-                    bar.update(len(block))
+                    watched.write(block)
         digest = configurable.sha256(part)
         if digest != sha256:
             raise UserError(
                 f"{url} is not the expected file (its SHA-256 is {digest}); {otherwise}"
             )
-        os.replace(part, path)
+        part.replace(path)
     except requests.RequestException as error:
         raise UserError(f"{url} could not be downloaded ({error!s:.200}); {otherwise}") from error
     finally:

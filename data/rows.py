@@ -28,8 +28,6 @@ source document of each validation row. The entry "questions" of meta.json has
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -73,38 +71,23 @@ def write_rows(
     return write_corpus(folder, {"train": train[0], "val": texts}, files, rows=rows, **entries)
 
 
-@lru_cache(maxsize=4)
-def answers_of(corpus: Corpus, split: str) -> np.ndarray:
-    """How far back the answer of each token in a split is, (n,); UserError if damaged."""
-    path = corpus.folder / f"{split}_answers.npy"
-    answers = ()
-    with suppress(OSError, ValueError, EOFError):
-        answers = np.load(path, mmap_mode="r", allow_pickle=False)
-    if len(answers) != corpus.meta["splits"][split]["tokens"]:
-        raise UserError(f"{path} is missing or damaged: make the corpus again")
-    return answers
+def row_inputs(corpus: Corpus, split: str) -> int:
+    """The inputs of a row of this split; of validation rows that differ, of the trained sizes."""
+    if "rows" in corpus.meta:
+        return corpus.meta["rows"]["inputs"]
+    return corpus.meta["questions"]["trained" if split == "train" else "longest"]
 
 
 def check_length(corpus: Corpus, block_size: int) -> None:
     """UserError if a run with this block_size cannot be trained on the corpus."""
-    rows = corpus.meta.get("rows")
-    trained = corpus.meta.get("questions", {}).get("trained", block_size)
-    if block_size > trained:
+    if corpus.is_text:
+        return
+    inputs = row_inputs(corpus, "train")
+    if block_size > inputs or ("rows" in corpus.meta and block_size < inputs):
         raise UserError(
-            f"the training rows of {corpus.name} have {trained} inputs: lower --block_size, or "
-            "make them again with a greater --trained"
+            f"the training rows of {corpus.name} have {inputs} inputs: set --block_size={inputs}, "
+            "or make other rows with its prepare.py"
         )
-    if rows and rows["inputs"] != block_size:
-        raise UserError(
-            f"the rows of {corpus.name} are of one length: set --block_size={rows['inputs']}"
-        )
-
-
-def check_test_length(corpus: Corpus, length: int) -> None:
-    """UserError if the test rows of a corpus with questions are shorter than `length` inputs."""
-    longest = corpus.meta["questions"]["longest"]
-    if length > longest:
-        raise UserError(f"the test rows of {corpus.name} have only {longest} inputs, not {length}")
 
 
 def rows_of(corpus: Corpus, size: int) -> Pair:
@@ -115,7 +98,7 @@ def rows_of(corpus: Corpus, size: int) -> Pair:
             break
         first += count * width
     part = slice(first, first + count * width)
-    answers = answers_of(corpus, "val")[part]
+    answers = corpus.val_answers[part]
     return corpus.val[part].reshape(count, width), answers.reshape(count, width)
 
 
@@ -137,11 +120,11 @@ def tested_sizes(corpus: Corpus, eval_lengths: Sequence[int]) -> list[tuple[int,
     if eval_lengths are given, those up to the trained one and those given.
     """
     meta = corpus.meta["rows"]
-    sizes = []
-    for size, count, width in meta["sizes"]:
-        if not eval_lengths or size <= meta["trained"] or size in eval_lengths:
-            sizes.append((size, count, width))
-    return sizes
+    return [
+        (size, count, width)
+        for size, count, width in meta["sizes"]
+        if not eval_lengths or size <= meta["trained"] or size in eval_lengths
+    ]
 
 
 def batch(corpus: Corpus, length: int, seed: int, first: int, count: int) -> Pair:
@@ -153,25 +136,17 @@ def batch(corpus: Corpus, length: int, seed: int, first: int, count: int) -> Pai
     if corpus.is_text:
         tokens = sequences(corpus.train, length, seed, first, count)
         return tokens[:, :-1], tokens[:, 1:]
-    starts = training_starts(corpus, length)
+    starts = chunk_starts(corpus, "train", length).ravel()
     numbers = window_starts(len(starts), 1, 1, seed, first, count)
     return inputs_and_targets(corpus, "train", starts[numbers], length)
 
 
-def training_starts(corpus: Corpus, length: int) -> np.ndarray:
-    """The starts of all training sequences of a corpus of rows, (n,)."""
-    if "questions" in corpus.meta:
-        return chunk_starts(corpus, "train", length).ravel()
-    return np.arange(0, len(corpus.train), length + 1)
-
-
 def chunk_starts(corpus: Corpus, split: str, length: int) -> np.ndarray:
-    """The starts of the chunks of `length` inputs that rows with questions are cut into: (rows,
-    chunks), from the end of each row to its beginning.
+    """The starts of the chunks of `length` inputs that rows are cut into: (rows, chunks), from the
+    end of each row to its beginning.
     """
-    inputs = corpus.meta["questions"]["trained" if split == "train" else "longest"]
-    n_tokens = corpus.meta["splits"][split]["tokens"]
-    first = np.arange(0, n_tokens, inputs + 1)
+    inputs = row_inputs(corpus, split)
+    first = np.arange(0, corpus.meta["splits"][split]["tokens"], inputs + 1)
     return first[:, None] + np.arange(inputs - length, -1, -length)
 
 
@@ -181,7 +156,7 @@ def unread(corpus: Corpus, seed: int, first: int, inputs: int) -> Pair:
     A run with `inputs` inputs that has read `first` rows has seen none of them. UserError if too
     few are left.
     """
-    n_rows = len(training_starts(corpus, inputs))
+    n_rows = chunk_starts(corpus, "train", inputs).size
     if first + UNREAD > n_rows:
         raise UserError(
             f"{first} of the {n_rows} training rows of {corpus.name} are read by then, and "
@@ -195,15 +170,15 @@ def validation(corpus: Corpus, length: int, count: int) -> Pair:
 
     In a corpus of rows they have trained sizes, which come first in the split.
     """
-    if "questions" in corpus.meta:
-        starts = chunk_starts(corpus, "val", length)[:, 0]
-        starts = starts[evenly(len(starts), count)]
-    elif "rows" in corpus.meta:
-        rows = corpus.meta["rows"]
-        n_rows = sum(n for size, n, _ in rows["sizes"] if size <= rows["trained"])
-        starts = evenly(n_rows, count) * (length + 1)
-    else:
+    if corpus.is_text:
         starts = evenly(len(corpus.val) - length, count)
+    else:
+        starts = chunk_starts(corpus, "val", length)[:, 0]
+        if "rows" in corpus.meta:
+            rows = corpus.meta["rows"]
+            n_rows = sum(n for size, n, _ in rows["sizes"] if size <= rows["trained"])
+            starts = starts[:n_rows]
+        starts = starts[evenly(len(starts), count)]
     return inputs_and_targets(corpus, "val", starts, length)
 
 
@@ -224,10 +199,10 @@ def chunks(corpus: Corpus, split: str, starts: np.ndarray, length: int) -> Pair:
     for order questions; TEXT at a byte of text; else 0.
     """
     places = starts[:, None] + np.arange(length + 1)
-    tokens = (corpus.train if split == "train" else corpus.val)[places].astype(np.int64)
+    tokens = getattr(corpus, split)[places].astype(np.int64)
     if corpus.is_text:
         return tokens, np.ones_like(tokens)
-    scored = answers_of(corpus, split)[places].astype(np.int64)
+    scored = getattr(corpus, f"{split}_answers")[places].astype(np.int64)
     if "questions" in corpus.meta:
         question = np.arange(-1, length)  # the index of the question, at its answer
         distances = scored % OF_ORDER
@@ -240,7 +215,11 @@ def tested_chunks(corpus: Corpus, length: int, n_rows: int) -> tuple[np.ndarray,
 
     Returns tokens and what is scored, as in `chunks`, and the document of each chunk, (n,). Only
     the last SCORED inputs of a row are scored as text, so that every length has the same targets.
+    UserError if the rows are shorter than `length`.
     """
+    longest = row_inputs(corpus, "val")
+    if length > longest:
+        raise UserError(f"the test rows of {corpus.name} have only {longest} inputs, not {length}")
     starts = chunk_starts(corpus, "val", length)
     read = evenly(len(starts), n_rows)
     documents = np.load(corpus.folder / "val_documents.npy", allow_pickle=False)

@@ -137,9 +137,9 @@ def test_the_text_around_questions_is_that_of_the_corpus(folder):
     source = text.val.tobytes()
     for row in corpus.val.reshape(-1, 513)[::100]:
         assert row[row < 256].astype(text.val.dtype).tobytes() in source
-    train_scored = rows.answers_of(corpus, "train")[corpus.train < 256]
+    train_scored = corpus.train_answers[corpus.train < 256]
     assert abs((train_scored == rows.TEXT).mean() - recall.SHARE) < 0.01
-    assert (rows.answers_of(corpus, "val")[corpus.val < 256] == rows.TEXT).all()
+    assert (corpus.val_answers[corpus.val < 256] == rows.TEXT).all()
     noise = data.load("recall", folder).val
     assert set(bytes(noise[noise < 256].tolist())) == set(b"abcdefghijklmnop")
     # both have the same tokens: a model of one is tested on the other
@@ -214,9 +214,7 @@ def test_the_answers_of_a_task_are_right_and_scored(folder, name):
     assert [size for size, _, _ in about["sizes"]] == sizes and about["trained"] == 20
     width = corpus.meta["rows"]["inputs"] + 1
     pairs = [rows.rows_of(corpus, size) for size in (5, 60, sizes[-1])]
-    pairs.append(
-        (corpus.train.reshape(-1, width), rows.answers_of(corpus, "train").reshape(-1, width))
-    )
+    pairs.append((corpus.train.reshape(-1, width), corpus.train_answers.reshape(-1, width)))
     for tokens, scored in pairs:
         for row, marks in zip(tokens, scored, strict=True):
             line = bytes(row.tolist()).decode().rstrip("\n\0")
@@ -463,7 +461,7 @@ def test_an_epoch_reads_each_row_once_and_only_answers_are_targets(folder, name)
     else:
         length = corpus.meta["rows"]["inputs"]
         written = corpus.train.reshape(-1, length + 1)
-        scored = rows.answers_of(corpus, "train").reshape(-1, length + 1)
+        scored = corpus.train_answers.reshape(-1, length + 1)
     n = len(written)
     inputs, targets = rows.batch(corpus, length, 5, n, n)  # the second epoch
     assert sorted(inputs.tolist()) == sorted(written[:, :-1].tolist())
@@ -497,12 +495,11 @@ def test_a_corpus_of_rows_is_trained_at_its_length(folder):
     for length in (2, 100, 128):
         rows.check_length(recalls, length)
     rows.check_length(text, 999)
-    with pytest.raises(UserError, match="rows of recall have 128 inputs: lower --block_size, or"):
+    with pytest.raises(UserError, match="rows of recall have 128 inputs: set --block_size=128, or"):
         rows.check_length(recalls, 129)
-    rows.check_test_length(recalls, 512)
     with pytest.raises(UserError, match="the test rows of recall have only 512 inputs"):
-        rows.check_test_length(recalls, 513)
-    with pytest.raises(UserError, match="are of one length: set --block_size=4"):
+        rows.tested_chunks(recalls, 513, 9)
+    with pytest.raises(UserError, match="rows of copy have 4. inputs: set --block_size=4"):
         rows.check_length(copies, 128)
 
 
@@ -516,8 +513,8 @@ def test_damaged_answers_are_named(folder, content, monkeypatch, tmp_path):
         path.write_bytes(content)
     elif content is not None:
         np.save(path, content)
-    with pytest.raises(UserError, match="val_answers.npy is missing or damaged"):
-        rows.rows_of(data.load("copy", tmp_path), 5)
+    with pytest.raises(UserError, match="copy is damaged .*: make the corpus again"):
+        data.load("copy", tmp_path)
 
 
 PROGRAMS = [
