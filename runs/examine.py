@@ -7,6 +7,7 @@ reported in one sentence with the file and the scheme.
 """
 
 import difflib
+import inspect
 import traceback
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,9 +22,9 @@ from configurable import GPTConfig, UserError
 from model import GPT
 from posenc import Piece
 from runs.device import is_out_of_memory
-from scheme import load_file, mentions_in, parse
+from scheme import mentions_in, parse
 
-METHODS = "ids draw embed turn bias temperature mask along score weights output".split()
+METHODS = "ids draw embed tables bias temperature mask along score weights output".split()
 NEAR = 1e-4  # how much logits may differ if they are computed in two ways
 NOISE = 1e-7  # a gradient below is a rounding error; in all of the zoo the others are above 1e-4
 
@@ -52,11 +53,13 @@ def errors_named(pos_file, pos=""):
             sentence = f"{type(error).__name__}: {sentence}"
         if places:
             sentence = f"{places[-1]} raises {sentence}"
-        if pos and not isinstance(error, Fault):
-            sentence = f"fails: {sentence}"
-        if pos:
+        if isinstance(error, Fault):
             sentence = f"{pos} {sentence}"
-        raise UserError(f"{pos_file.name}: {sentence}" if pos_file else sentence) from error
+        elif pos:
+            sentence = f"{pos} fails: {sentence}"
+        if pos_file:
+            sentence = f"{pos_file.name}: {sentence}"
+        raise UserError(sentence) from error
 
 
 def examine(
@@ -69,32 +72,30 @@ def examine(
     another device. `folder` is where files that options name are looked up.
     """
     length = length or config.block_size
+    warnings = []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         with errors_named(pos_file, config.pos):
             expression = parse(config.pos)
-            layers = {}  # the first layer in which each mention acts
-            for layer in range(config.n_layer):
-                for mention in mentions_in(expression.pattern, layer):
-                    layers.setdefault(mention, layer)
+            absent = set(expression.mentions)  # from all layers
+            n_layer = 0
             # as few layers as contain every piece, but at least 3 if the model has as many
-            n_layer = min(config.n_layer, max(3, 1 + max(layers.values())))
+            while n_layer < config.n_layer and (absent or n_layer < 3):
+                absent.difference_update(mentions_in(expression.pattern, n_layer))
+                n_layer += 1
             shallow = replace(config, n_layer=n_layer)
             model = small_model(shallow, pos_file, folder)
-            if pos_file:
-                check_names(model.pos.pos_file, {mention.name for mention in expression.mentions})
-            check_short(model, config.vocab_size, min(48, length))
-            check_long(model, length)
             again = small_model(shallow, pos_file, folder)  # as when a run is loaded
-            again.load_state_dict(model.state_dict())
-            tokens = torch.arange(min(24, length))[None] % config.vocab_size
-            rule = "make the same constants each time (seed a torch.Generator, or persistent=True)"
-            check_same(logits_of(model, tokens), logits_of(again, tokens), rule)
-        warnings = [
-            f"{mention.text} is in no layer: n_layer={config.n_layer} is too small for the pattern"
-            for mention in expression.mentions
-            if mention not in layers
-        ]
+            for piece in model.pos.pieces.values():
+                check_names(type(piece))
+            check_short(model, again, config.vocab_size, min(48, length))
+            check_long(model, length)
+        for mention in expression.mentions:
+            if mention in absent:
+                warnings.append(
+                    f"{mention.text} is in no layer: n_layer={config.n_layer} is too small for the "
+                    "pattern"
+                )
         try:
             with errors_named(pos_file, f"{config.pos} (longer, or on a GPU)"):
                 check_long(model, 4 * length)
@@ -106,22 +107,18 @@ def examine(
     return warnings
 
 
-def check_names(pos_file, used):
-    """Refuse misspelt methods: names close to one of the contract's that nothing uses; and, among
-    the schemes that are `used`, one without methods, or with turn alone.
+def check_names(cls):
+    """Refuse a scheme that has attributes but none of the methods of the contract, or an attribute
+    that nothing uses with a name close to one of the contract's.
     """
-    source = pos_file.read_text(encoding="utf-8")
-    for scheme, cls in load_file(pos_file).items():
-        attributes = [name for name in vars(cls) if name[0] != "_"]
-        if scheme in used:
-            if attributes and not any(getattr(cls, method) for method in METHODS):
-                raise Fault(f"has {attributes[0]}, but none of the methods of posenc.Piece")
-            if cls.turn and not cls.tables:
-                raise Fault("has turn, but no tables")
-        for name in attributes:
-            near = difflib.get_close_matches(name, vars(Piece), 1, 0.65)
-            if near and not hasattr(cls.__base__, name) and f".{name}" not in source:
-                raise Fault(f"has {name}, which no piece has: did you mean {near[0]}?")
+    attributes = [name for name in vars(cls) if name[0] != "_"]
+    if attributes and not any(getattr(cls, method) for method in METHODS):
+        raise Fault(f"has {attributes[0]}, but none of the methods {', '.join(METHODS)}")
+    source = inspect.getsource(inspect.getmodule(cls))
+    for name in attributes:
+        near = difflib.get_close_matches(name, vars(Piece), 1, 0.65)
+        if near and not hasattr(cls.__base__, name) and f".{name}" not in source:
+            raise Fault(f"has {name}, which no piece has: did you mean {near[0]}?")
 
 
 def small_model(config, pos_file, folder):
@@ -132,9 +129,9 @@ def small_model(config, pos_file, folder):
     model.wte.register_forward_pre_hook(lambda _, tokens: tokens[0] % size)
     for block in model.h:
         block.mlp = nn.Identity()
-        for p in block.attn.parameters():
-            if p.dim() == 2:
-                nn.init.normal_(p, std=p.shape[1] ** -0.5)
+    for p in model.h.parameters():
+        if p.dim() == 2:
+            nn.init.normal_(p, std=p.shape[1] ** -0.5)
     return model
 
 
@@ -169,55 +166,49 @@ def check_causal(model, tokens, train):
     check_same(*logits, "not read later tokens")
 
 
-def check_short(model, vocab_size, length):
-    """Make all checks in short texts."""
+def check_short(model, again, vocab_size, length):
+    """Make all checks in short texts; `again` is the model built a second time."""
     tokens = torch.randint(vocab_size, (4, length))
     pairs = (torch.arange(256)[:, None] + torch.tensor([3, 0, 1]))[:, :length] % vocab_size
-    untrained = {name: p for name, p in model.pos.named_parameters() if p.requires_grad}
+    parameters = {name: p for name, p in model.pos.named_parameters() if p.requires_grad}
     # move parameters away from their initial values, because a zero may hide one
-    moves = [(p, 0.02 * torch.randn_like(p)) for p in untrained.values()]
-    for p, move in moves:
-        p.data.add_(move)
+    moves = {name: 0.02 * torch.randn_like(p) for name, p in parameters.items()}
+    for name, p in parameters.items():
+        p.data.add_(moves[name])
+    again.load_state_dict(model.state_dict())
     plain = logits_of(model, tokens)
-    check_same(plain, logits_of(model, tokens), "give the same logits each time")
+    rule = "give the same logits each time, also if built anew (seed a torch.Generator, or "
+    check_same(plain, logits_of(again, tokens), rule + "persistent=True)")
     check_same(plain[:2], logits_of(model, tokens[:2]), "not read other texts of the batch", NEAR)
     for train in (False, True):
         check_causal(model, tokens, train)
         check_causal(model, pairs, train)
     in_parts = logits_of(model, tokens, False, (1, *range(2, length, 5)))
     check_same(plain, in_parts, "give the same logits with a cache as in one pass", NEAR)
-    with patch.multiple(attention, BLOCK_ROWS=7, SHARED_BYTES=0):
-        check_same(plain, logits_of(model, tokens), "give the same logits in blocks", NEAR)
-    with patch.object(attention, "FORCED_PATH", "scored"):  # a query without keys gives NaN here
-        check_same(plain, logits_of(model, tokens), "give the reference's logits", NEAR)
+    for path in ("", "scored"):  # the fast one, and the reference: a query without keys is NaN
+        with patch.multiple(attention, BLOCK_ROWS=7, SHARED_BYTES=0, FORCED_PATH=path):
+            check_same(plain, logits_of(model, tokens), "give the same logits in blocks", NEAR)
     # some parameters are used by a single token of the vocabulary only
     for texts in (tokens, pairs, *torch.arange(vocab_size)[:, None].split(1024)):
+        logits = logits_of(model, texts, True)
+        # without the softmax too: it cancels what is added to all scores of a query, as the last
+        # bias of fire, and such a parameter is no fault
+        with patch.object(torch.Tensor, "softmax", lambda x, dim: x.sigmoid()):
+            with patch.object(attention, "FORCED_PATH", "scored"):
+                logits = logits + logits_of(model, texts, True)
+        logits.log_softmax(-1)[..., 0].mean().backward()
+        untrained = []
+        for name, p in parameters.items():
+            size = 0.0 if p.grad is None else p.grad.abs().max()
+            if not size < torch.inf:
+                raise Fault(f"must have finite gradients; that of {name} is not (sqrt of 0?)")
+            if size <= NOISE:
+                untrained.append(name)
+            p.data.sub_(2 * moves[name])  # to the other side of the initial value
+            moves[name].neg_()
         if not untrained:
             return
-        for p, move in moves:  # to the other side of the initial values
-            p.data.sub_(2 * move)
-            move.neg_()
-        drop_trained(model, texts, untrained)
-    # a parameter that adds the same to all scores of a query, such as the last bias of fire, has no
-    # gradient because the softmax cancels it; that is no fault: without the softmax it has one
-    if untrained:
-        no_softmax = patch.object(torch.Tensor, "softmax", lambda scores, _: scores.sigmoid())
-        with no_softmax, patch.object(attention, "FORCED_PATH", "scored"):
-            drop_trained(model, tokens, untrained)
-    if untrained:
-        raise Fault(f"has parameters without a gradient: {', '.join(untrained)}")
-
-
-def drop_trained(model, texts, untrained):
-    """Remove the parameters that get a gradient from these texts from `untrained`."""
-    loss = logits_of(model, texts, True).log_softmax(-1)[..., 0].mean()
-    gradients = torch.autograd.grad(loss, list(untrained.values()), materialize_grads=True)
-    for name, gradient in zip(list(untrained), gradients, strict=True):
-        size = gradient.abs().max()
-        if not size < torch.inf:
-            raise Fault(f"must have finite gradients; that of {name} is not (sqrt of 0?)")
-        if size > NOISE:
-            del untrained[name]
+    raise Fault(f"has parameters without a gradient: {', '.join(untrained)}")
 
 
 def check_long(model, length):
