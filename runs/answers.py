@@ -15,7 +15,6 @@ the longest texts that were tested, N = 32 L by default:
 """
 
 import hashlib
-import math
 import time
 from typing import Any
 
@@ -37,7 +36,6 @@ LEGEND = """Accuracy above chance (1 is perfect) by distance, in texts of N toke
 column is the shortest distance of its octave. Exact match: share of texts without a mistake. reach:
 the largest distance with accuracy surely (95 %) above half of that at L. area: under accuracy over
 log2 distance."""
-Tested = dict[int, dict]  # rows with answers by length or size, ascending
 
 
 # ---- measuring
@@ -60,10 +58,9 @@ def read(tester: Any, tokens: np.ndarray, targets: np.ndarray) -> tuple[np.ndarr
     for first in range(size * processes.rank, len(tokens), size * processes.size):
         batch = slice(first, first + size)
         idx = torch.from_numpy(tokens[batch, :-1].astype(np.int64)).to(compute.device)
+        asked = torch.from_numpy(targets[batch]).to(compute.device)
         with autocast(compute):
-            losses, hits = tester.model.answers(
-                idx, torch.from_numpy(targets[batch]).to(compute.device)
-            )
+            losses, hits = tester.model.answers(idx, asked)
         # a target is the token after its input
         nats[batch, 1:][is_scored[batch]] = losses.cpu().double().numpy()
         right[batch, 1:][is_scored[batch]] = hits.cpu().double().numpy()
@@ -88,11 +85,12 @@ def measure(tester: Any, size: int) -> dict:
     if row["nats"] is None or meta["protocol"] == "image":
         return row
     counted = count_answers(right, distances, meta["chance"])
-    row["texts"] = len(right)
-    row["exact"] = int((right == (distances > 0)).all(axis=1).sum())
-    row["accuracy"] = sum(counted["right"]) / sum(counted["counts"])
-    row["by_distance"] = {meta["kind"]: counted}
-    return row
+    return row | {
+        "texts": len(right),
+        "exact": int((right == (distances > 0)).all(axis=1).sum()),
+        "accuracy": sum(counted["right"]) / sum(counted["counts"]),
+        "by_distance": {meta["kind"]: counted},
+    }
 
 
 def measure_questions(
@@ -107,16 +105,13 @@ def measure_questions(
     row = answer_loss(nats, scored % OF_ORDER)
     if row["nats"] is None:
         return row
-    row |= {"texts": len(scored), "by_distance": {}}
-    distances_of = {
-        "content": np.where(scored < OF_ORDER, scored, 0),
-        "order": np.where(scored > OF_ORDER, scored - OF_ORDER, 0),
-    }
-    for kind, distances in distances_of.items():
+    by_distance = {}
+    for kind, is_kind in (("content", scored < OF_ORDER), ("order", scored > OF_ORDER)):
+        distances = np.where(is_kind, scored % OF_ORDER, 0)
         if distances.any():
             chance = corpus.meta["questions"][kind]["chance"]
-            row["by_distance"][kind] = count_answers(right, distances, chance)
-    return row
+            by_distance[kind] = count_answers(right, distances, chance)
+    return row | {"texts": len(scored), "by_distance": by_distance}
 
 
 def answer_loss(nats: np.ndarray, distances: np.ndarray) -> dict:
@@ -179,18 +174,13 @@ def distance_bins(asked: np.ndarray) -> list[int]:
     octaves = np.arange(0, int(asked.max()).bit_length() + 1, 0.5)
     # less a little, because a power of two may come out a little too large
     edges = np.unique(np.ceil(2**octaves - 1e-9).astype(np.int64))
-    edges = edges[: np.searchsorted(edges, asked.max(), side="right") + 1]
-    counts = np.histogram(asked, edges)[0]
     joined = [1]
-    count = 0
-    for edge, more in zip(edges[1:].tolist(), counts, strict=True):
-        count += more
-        if count >= LEAST:
+    for edge in edges[1:].tolist():
+        if np.sum((asked >= joined[-1]) & (asked < edge)) >= LEAST:
             joined.append(edge)
-            count = 0
     if len(joined) > 1:
         joined.pop()
-    joined.append(int(edges[-1]))  # the last bin has the rest too
+    joined.append(int(edges[edges > asked.max()][0]))  # the last bin has the rest too
     return joined
 
 
@@ -208,53 +198,50 @@ def lower_bound(right: int, count: int) -> float:
     return binomtest(right, count).proportion_ci(method="wilson").low
 
 
-def answered(rows: pd.DataFrame) -> Tested:
+def answered(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with answers among those of one run, by ascending length or size."""
-    of_answers = rows[rows.protocol.isin(ANSWERED)].sort_values("length")
-    return {row["length"]: row for row in of_answers.to_dict("records")}
+    tested = rows[rows.protocol.isin(ANSWERED)].set_index("length").sort_index()
+    return tested.reindex(columns=["protocol", "trained", "nats", "by_distance", "exact", "texts"])
 
 
-def is_exact_match(tested: Tested) -> bool:
+def is_exact_match(tested: pd.DataFrame) -> bool:
     """Whether these are rows of exact match, and not of recall or with needles."""
-    return any(row["protocol"] == "exact_match" for row in tested.values())
+    return "exact_match" in set(tested.protocol)
 
 
-def share_right(row: dict) -> float:
-    """The share of texts without a mistake; nan where there is no loss."""
-    return math.nan if math.isnan(row["nats"]) else row["exact"] / row["texts"]
+def shares_right(tested: pd.DataFrame) -> pd.Series:
+    """The share of texts without a mistake by size; nan where there is no loss."""
+    return (tested.exact / tested.texts).where(tested.nats.notna())
 
 
-def bin_table(tested: Tested) -> pd.DataFrame:
-    """The bins of distances of all rows that have a loss.
+def bin_table(tested: pd.DataFrame) -> pd.DataFrame:
+    """The bins of distances of all rows that have a loss; `tested` are rows as in `answered`.
 
     A line for each kind of question, text length N and bin, the distances from `first` up to `end`,
     with the `count` of answers, those that are `right`, the accuracy `above` chance and its lower
     95 % bound `low`.
     """
     lines = []
-    for n, row in tested.items():
-        if math.isnan(row["nats"]):
-            continue
-        for kind, binned in row["by_distance"].items():
-            edges = binned["edges"]
+    for n, by_distance in tested.by_distance[tested.nats.notna()].items():
+        for kind, binned in by_distance.items():
             chance = binned["chance"]
-            for k, count in enumerate(binned["counts"]):
-                right = binned["right"][k]
+            edges = binned["edges"]
+            bins = zip(edges[:-1], edges[1:], binned["counts"], binned["right"], strict=True)
+            for first, end, count, right in bins:
                 above = (right / count - chance) / (1 - chance)
                 low = (lower_bound(right, count) - chance) / (1 - chance)
-                lines.append([kind, n, edges[k], edges[k + 1], count, right, above, low])
-    names = ["kind", "N", "first", "end", "count", "right", "above", "low"]
-    return pd.DataFrame(lines, columns=names)
+                lines.append([kind, n, first, end, count, right, above, low])
+    return pd.DataFrame(lines, columns="kind N first end count right above low".split())
 
 
-def accuracies(tested: Tested) -> pd.DataFrame:
+def accuracies(tested: pd.DataFrame) -> pd.DataFrame:
     """How far a model reads, a line for each kind of question.
 
     `inside` is the accuracy above chance in texts of the training length; `area`, `octaves` (the
     most that the area can be) and `reach` are those of the longest texts; `gaps` is the number of
     bins nearer than the reach that do not hold.
     """
-    trained = min((row["trained"] for row in tested.values()), default=0)
+    trained = tested.trained.min()
     lines = {}
     for kind, bins in bin_table(tested).groupby("kind", sort=False):
         at_L = bins[bins.N == trained]
@@ -274,17 +261,13 @@ def accuracies(tested: Tested) -> pd.DataFrame:
     return pd.DataFrame.from_dict(lines, orient="index")
 
 
-def solved(tested: Tested) -> int:
+def solved(tested: pd.DataFrame) -> int:
     """Of exact match: the largest size up to which SOLVED of the texts are without a mistake."""
-    largest = 0
-    for size, row in tested.items():
-        if not share_right(row) >= SOLVED:  # also where it is nan
-            break
-        largest = size
-    return largest
+    is_solved = shares_right(tested) >= SOLVED
+    return max(tested.index[is_solved.cumprod() == 1], default=0)
 
 
-def reaches(tested: Tested) -> dict[str, int]:
+def reaches(tested: pd.DataFrame) -> dict[str, int]:
     """How far it goes, by name: the size that is solved, or the reach of each kind of question."""
     if is_exact_match(tested):
         return {"reach": solved(tested)}
@@ -294,7 +277,7 @@ def reaches(tested: Tested) -> dict[str, int]:
     return {f"reach_{kind}": int(distance) for kind, distance in reach.items()}
 
 
-def verdict(tested: Tested) -> str:
+def verdict(tested: pd.DataFrame) -> str:
     """What rows with answers show, in a sentence."""
     if is_exact_match(tested):
         return f"solves sizes up to {solved(tested)}"
@@ -313,30 +296,28 @@ def verdict(tested: Tested) -> str:
 
 def reader(reading: pd.DataFrame) -> str:
     """The kind of reader that has these `accuracies`, in a few words."""
-    first = reading.iloc[0]
-    if first.inside < LEARNED:
+    content = reading.iloc[0]
+    if content.inside < LEARNED:
         return "has not learned to find a name"
+    back = f"up to {content.reach:.0f} back"
     if "order" not in reading.index:
-        return f"finds a name up to {first.reach:.0f} tokens back"
-    content = reading.loc["content"]
+        return f"finds names {back}"
     order = reading.loc["order"]
     if order.inside < 0.5:
-        return f"finds names up to {content.reach:.0f} back, and does not know their order"
+        return f"finds names {back}, and does not know their order"
     if order.reach * 2 < content.reach:
-        return f"finds names up to {content.reach:.0f} back, knows order up to {order.reach:.0f}"
-    text = f"finds names and knows their order up to {content.reach:.0f} back"
+        return f"finds names {back}, knows order up to {order.reach:.0f}"
     if reading.gaps.any():
-        return text
-    return f"{text}, as a window of {content.reach:.0f} would"
+        return f"finds names and knows their order {back}"
+    return f"finds names and knows their order {back}, as a window of {content.reach:.0f} would"
 
 
-def table(tested: Tested) -> pd.DataFrame:
+def table(tested: pd.DataFrame) -> pd.DataFrame:
     """The accuracy above chance by octave of the distance, a line for each kind and length N; for
     exact match the share of texts without a mistake by size.
     """
     if is_exact_match(tested):
-        shares = {n: share_right(row) for n, row in tested.items()}
-        return pd.DataFrame({"right": shares}).rename_axis("N")
+        return shares_right(tested).rename_axis("N").to_frame("right")
     bins = bin_table(tested)
     bins["octave"] = 2 ** np.floor(np.log2(bins["first"])).astype(int)
     bins["weighted"] = bins.above * bins["count"]

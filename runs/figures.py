@@ -58,7 +58,7 @@ def plot_rows(rows: pd.DataFrame, path: str | Path, size: Sequence[float] = ()) 
     draw.
     """
     axes = new_figure(size or (9, 5.4), 8 if size else 10).add_subplot()
-    curves = draw_answers(axes, rows) if answers.answered(rows) else draw_losses(axes, rows)
+    curves = draw_losses(axes, rows) if answers.answered(rows).empty else draw_answers(axes, rows)
     if not curves:
         return False
     axes.set_xscale("log", base=2)

@@ -386,7 +386,7 @@ def doubts(rows: pd.DataFrame) -> str:
 def summary(rows: pd.DataFrame) -> dict[str, float]:
     """The selected rows of one run in a few numbers: loss_L, gain_4L, gain_32L, the reach."""
     tested = answers.answered(rows)
-    reaches = answers.reaches(tested) if tested else {}
+    reaches = answers.reaches(tested) if len(tested) else {}
     if "fixed_targets" not in set(rows.protocol):
         return reaches
     length = rows.train_length.iloc[0]

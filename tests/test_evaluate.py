@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -391,7 +392,7 @@ def answers_of_reader(corpus, **how):
     settings = EvaluateSettings(eval_lengths=(1024,), eval_windows=512)
     tester = evaluate.Tester(Planted(corpus, **how), corpus)
     rows = evaluate.extrapolation(tester, about, settings)["rows"]
-    return {row["length"]: row for row in rows}
+    return answers.answered(pd.DataFrame(rows))
 
 
 READERS = [
@@ -406,7 +407,7 @@ READERS = [
 @pytest.mark.parametrize("how, sentence", READERS)
 def test_planted_readers_are_told_by_name(asked, how, sentence):
     tested = answers_of_reader(asked, **how)
-    assert [*tested] == [32, 1024] and tested[1024]["trained"] == 32
+    assert [*tested.index] == [32, 1024] and tested.trained[1024] == 32
     assert re.match(sentence, answers.verdict(tested))
     lines = answers.bin_table(tested)
     assert lines["count"].min() >= 400 and set(lines.kind) == {"content", "order"}
@@ -450,7 +451,7 @@ def made_bins(above, inside=1.0, chance=0.25):
             "by_distance": by_distance
         }
 
-    return {64: row(64, [inside] * 6), 2048: row(2048, above)}
+    return answers.answered(pd.DataFrame([row(64, [inside] * 6), row(2048, above)]))
 
 
 def test_area_and_reach_are_those_of_the_definition():
@@ -492,11 +493,12 @@ def test_bins_of_distances_have_400_answers_and_are_half_octaves():
 
 
 def test_exact_match_solves_sizes_up_to_the_first_that_fails():
-    rows = {
-        n: {"protocol": "exact_match", "length": n, "trained": 8, "nats": 0.1, "texts": 100}
-        | {"exact": exact}
-        for n, exact in {4: 100, 8: 97, 16: 92, 32: 40, 64: 95}.items()
-    }
+    rows = answers.answered(
+        pd.DataFrame(
+            {"length": [4, 8, 16, 32, 64], "exact": [100, 97, 92, 40, 95], "texts": 100}
+            | {"protocol": "exact_match", "trained": 8, "nats": 0.1}
+        )
+    )
     assert answers.reaches(rows) == {"reach": 16}
     assert answers.verdict(rows) == "solves sizes up to 16"
     assert answers.table(rows)["right"].tolist() == [1.0, 0.97, 0.92, 0.4, 0.95]

@@ -548,7 +548,7 @@ def test_rows_with_answers_are_tabled_and_drawn_by_distance(tmp_path, monkeypatc
     )
     text = tables(rows)
     assert re.search(r"rope s=1 +k +128 +1.00 +1.00 +1.00 +1.00\n", text)
-    assert "rope s=2: finds a name up to 256 tokens back" in text
+    assert "rope s=2: finds names up to 256 back" in text
     assert "alibi s=1: has not learned to find a name" in text
     assert results.summary(rows[(rows.label == "rope") & (rows.seed == 1)]) == {"reach": 256}
     axes = drawn(rows, tmp_path / "recall.png", monkeypatch)

@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from data import context, evenly, load  # noqa: E402
@@ -65,11 +66,12 @@ def print_readers(corpus, n_rows: int) -> None:
                             of_row[place] == questions["first"] - VALUES + value
                         )
         for reader, hits in right.items():
-            tested = measured.setdefault(reader, {})
-            result = answers.measure_questions(corpus, scored, np.zeros(tokens.shape), hits)
-            tested[length] = result | {"trained": trained, "protocol": "recall"}
-    for reader, tested in measured.items():
-        print(reader, answers.accuracies(tested)[["inside", "area", "reach"]].round(2), sep="\n")
+            row = answers.measure_questions(corpus, scored, np.zeros(tokens.shape), hits)
+            row |= {"length": length, "trained": trained, "protocol": "recall"}
+            measured.setdefault(reader, []).append(row)
+    for reader, rows in measured.items():
+        table = answers.accuracies(answers.answered(pd.DataFrame(rows)))
+        print(reader, table[["inside", "area", "reach"]].round(2), sep="\n")
 
 
 def main() -> None:
