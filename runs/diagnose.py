@@ -5,10 +5,10 @@ diagnose.json and diagnose.png into the run folder. Each number is a mean over t
 behind it is the standard error of that mean. Attention is computed in float32.
 """
 
-import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -47,39 +47,37 @@ first 4   the weight of the first 4 tokens of the text
 attended  the sum of the weights: 1 for a softmax, less beside a sink and its like"""
     n = texts.shape[1]
     place = torch.arange(n, device=texts.device)
-    edges = [0, *(2**k for k in range((n - 1).bit_length())), n]  # lines end at 1, 2, 4 ... n keys
+    ends = [*(2**k for k in range((n - 1).bit_length())), n]  # lines end at 1, 2, 4 ... n keys
     measured = []  # of each text and layer: (lines, 5)
     attend = attention.attend
 
     def watched(q, k, v, prepared, scale, features=None):
         """attend, which looks at the weights of its definition as well, a line at a time."""
         lines = []
-        for start, stop in itertools.pairwise(edges):
+        start = 0
+        for stop in ends:
             plan = attention.slice_queries(prepared.plan, start, stop)
             rows = q[..., start:stop, :]
             seen_features = None if features is None else features[:, :stop]
-            weights = attention.attention_weights(
-                rows, k[..., :stop, :], plan, scale, seen_features
-            )
+            keys = k[..., :stop, :]
+            weights = attention.attention_weights(rows, keys, plan, scale, seen_features)
             back = place[start:stop, None] - place[:stop]
             attended = weights.sum(-1, keepdim=True)
             shares = weights / attended.clamp(min=1e-30)  # 0 where a query attends to nothing
             far = weights * (back >= train_length)
             parts = (torch.special.entr(shares), shares * back, far, weights[..., :4], attended)
             lines.append([part.sum(-1).mean().item() for part in parts])
+            start = stop
         measured.append(lines)
         return attend(q, k, v, prepared, scale, features)
 
-    attention.attend = watched
-    try:
+    with patch.object(attention, "attend", watched):
         for text in texts:
             model(text[None])
-    finally:
-        attention.attend = attend
-    columns = np.array(measured).reshape(len(texts), -1, len(edges) - 1, 5).mean(axis=1)
+    columns = np.array(measured).reshape(len(texts), -1, len(ends), 5).mean(axis=1)
     names = ("entropy", "distance", "beyond L", "first 4", "attended")
-    samples = dict(zip(names, columns.transpose(2, 1, 0), strict=True))  # (lines, texts) each
-    frame = with_errors(samples, pd.Index(edges[1:], name="keys"))
+    samples = dict(zip(names, columns.T, strict=True))  # (lines, texts) each
+    frame = with_errors(samples, pd.Index(ends, name="keys"))
     return f"attention in texts of {n} tokens", frame, note
 
 
@@ -91,8 +89,9 @@ def far_shuffled(score: Callable[..., np.ndarray], lengths: list[int]) -> Findin
     """
     note = """kept  so many tokens before each target, or more, stay in place; the rest are shuffled
 N     rise of the loss, nats, in texts of N tokens; 0 where nothing is shuffled"""
-    octaves = (lengths[-1] // lengths[0]).bit_length() + 2
-    kept = sorted({max(1, lengths[0] * 2**k // 8) for k in range(octaves)})  # from L / 8 on
+    kept = [max(1, lengths[0] // 8)]  # from L / 8 on
+    while 2 * kept[-1] < lengths[-1]:
+        kept.append(2 * kept[-1])
     columns = {}
     for n in lengths:
         nats = score(n, n)  # nothing is shuffled
@@ -105,8 +104,8 @@ def repetition(text: list[int], size: int) -> list[float]:
 
     A 4-gram belongs to a window if all of it is there.
     """
-    ngrams = [tuple(text[k : k + REPEATED]) for k in range(len(text) - REPEATED + 1)]
-    repeated = pd.Series(ngrams).duplicated()
+    ngrams = pd.DataFrame(np.lib.stride_tricks.sliding_window_view(text, REPEATED))
+    repeated = ngrams.duplicated()
     starts = range(0, len(text) - size + 1, size)
     return [repeated[start : start + size + 1 - REPEATED].mean() for start in starts]
 
@@ -116,15 +115,15 @@ def continuations(model: GPT, texts: Tensor, length: int) -> Finding:
     note = """from      where a window of L tokens begins, counted from the start of the prompt
 written   the share of its 4-grams that stood before in the text after the prompt
 real      the same of the text as it was"""
+    n = texts.shape[1]
     generator = torch.Generator(texts.device).manual_seed(SEED)
-    new_tokens = texts.shape[1] - length
-    written = model.generate(texts[:, :length], new_tokens, generator=generator)
+    written = model.generate(texts[:, :length], n - length, generator=generator)
     size = max(length, REPEATED)
     samples = {}
     for title, batch in (("written", written), ("real", texts)):
-        shares = [repetition(text[length:], size) for text in batch.tolist()]
+        shares = [repetition(text, size) for text in batch[:, length:].tolist()]
         samples[title] = np.array(shares).T  # (windows, texts)
-    starts = pd.Index(range(length, texts.shape[1] - size + 1, size), name="from")
+    starts = pd.RangeIndex(length, n - size + 1, size, name="from")
     return "repetition in text continued at temperature 1", with_errors(samples, starts), note
 
 
