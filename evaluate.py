@@ -433,7 +433,7 @@ def target_fields(
     corpus: data.Corpus, offsets: np.ndarray, nats: np.ndarray, counted: np.ndarray
 ) -> dict:
     """`mean_fields` of the targets where `counted` is True; all arrays are (blocks, targets)."""
-    n_bytes = corpus.tokenizer.token_bytes()[corpus.val[offsets[counted]]].sum()
+    n_bytes = corpus.tokenizer.count_bytes(corpus.val[offsets[counted]])
     return mean_fields(nats.sum(axis=1, where=counted), counted.sum(axis=1), n_bytes)
 
 

@@ -99,12 +99,9 @@ class Tokenizer:
         """The text of the tokens. Broken characters become U+FFFD."""
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
-    def token_bytes(self) -> np.ndarray:
-        """(V,) int64: the number of UTF-8 bytes of each token; 0 for the end token."""
-        lengths = np.array([len(token) for token in self.vocabulary])
-        if self.end is not None:
-            lengths[self.end] = 0
-        return lengths
+    def count_bytes(self, ids: Iterable[int]) -> int:
+        """The number of UTF-8 bytes of the tokens; the end token has none."""
+        return len(self.decode_bytes(i for i in ids if i != self.end))
 
 
 class ByteTokenizer(Tokenizer):
@@ -393,14 +390,13 @@ def write_corpus(
             np.save(new / name, array)
         # an old meta.json is deleted first and the new one moved last: an interruption leaves no
         # corpus, never a mixture of two
-        made = [path.name for path in new.iterdir()]
-        made.append("meta.json")
-        write_json(new / "meta.json", meta)
+        made = [*new.iterdir(), new / "meta.json"]
+        write_json(made[-1], meta)
         old = folder / "meta.json"
-        if old.is_file() and old.read_bytes() != (new / "meta.json").read_bytes():
+        if old.is_file() and old.read_bytes() != made[-1].read_bytes():
             old.unlink()
-        for name in made:
-            os.replace(new / name, folder / name)
+        for file in made:
+            os.replace(file, folder / file.name)
     print(f"made the corpus {folder.name}: {meta['source']}")
     return meta
 
@@ -441,13 +437,12 @@ def new_parser(doc: str, name: str = "") -> argparse.ArgumentParser:
     """
     layout = argparse.RawTextHelpFormatter
     parser = argparse.ArgumentParser(description=doc, formatter_class=layout)
-    parser.add_argument("--debug", action="store_true", help="show where an error was raised")
+    add = parser.add_argument
+    add("--debug", action="store_true", help="show where an error was raised")
     if name:
-        parser.add_argument("--name", default=name, help="of the corpus (default: %(default)s)")
-        parser.add_argument("--seed", type=int, default=0, help="of what is drawn")
-        parser.add_argument(
-            "--overwrite", action="store_true", help="replace a corpus of this name"
-        )
+        add("--name", default=name, help="of the corpus (default: %(default)s)")
+        add("--seed", type=int, default=0, help="of what is drawn")
+        add("--overwrite", action="store_true", help="replace a corpus of this name")
     return parser
 
 

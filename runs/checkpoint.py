@@ -530,7 +530,7 @@ def training_corpus(settings: TrainSettings) -> data.Corpus:
             f"the validation split of {settings.dataset} has only {len(corpus.val)} tokens; "
             f"lower block_size = {length} or add text"
         )
-    corpus.tokenizer.token_bytes()  # fails now, rather than in the test, if there is no tokenizer
+    corpus.tokenizer.decode([])  # fails now, rather than in the test, if there is no tokenizer
     corpus.verify()
     return corpus
 
