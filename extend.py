@@ -60,47 +60,8 @@ def check_seeds(runs: list[Run]) -> None:
                 )
 
 
-def test_extensions(runs: list[Run], texts: list[str], settings: ExtendSettings) -> None:
-    """Test what is missing; print the table, and write it and its figure."""
-    first = runs[0]
-    check_seeds(runs)
-    corpus = run_corpus(first, settings.dataset)
-    if not corpus.is_text:
-        raise UserError(
-            f"{corpus.name} has answers, and only text is tested here: "
-            f"python evaluate.py {first.folder} --extend=NAME tests one extension"
-        )
-
-    figure = Path(settings.out or first.folder / "extend").with_suffix(".png")
-    lengths = settings.eval_lengths or first.settings.eval_lengths
-    lengths = results.tested_lengths(first.settings.block_size, lengths)
-    settings = replace(settings, dataset=corpus.name, eval_lengths=tuple(lengths))
-    scheme = copy.deepcopy(first.model.pos)
-    for text in texts:  # refused before the first test
-        scheme.extend(text)
-    texts = texts or fitting_extensions(scheme)
-    for run in runs:
-        # "" is the model as it was trained; a gain compares the same targets
-        evaluate.evaluate_run(run, ["", "none", *texts], settings, ("fixed_targets",), again=False)
-
-    frame = results.load_rows([run.folder for run in runs])
-    # of this test alone: there may be others on more windows
-    asked = "protocol == 'fixed_targets' and windows == @settings.eval_windows"
-    frame = frame.query(f"{asked} and length in @lengths")
-    frame = results.select(frame, corpus.name, extend="all")
-    table = results.extension_table(frame)
-    # draw the model as it is, and the seven with the lowest loss at the longest N
-    best = frame[frame.length == max(lengths)].groupby("label").nats.mean().nsmallest(7)
-    drawn = frame.label.isin(best.index) | (frame.extend == frame.trained_extend)
-    plot_rows(frame[drawn], figure)
-    table_file = figure.with_suffix(".txt")
-    table_file.write_text(f"{table}\n", encoding="utf-8")
-    print(f"{table}\nin {table_file} and {figure}")
-    log_comparison(settings, frame, figure.parent)
-
-
 def main() -> None:
-    """Test the runs under the extensions."""
+    """Test what is missing; print the table, and write it and its figure."""
     settings, typed = configure(ExtendSettings, sys.argv[1:], __doc__)
     names = extension_names()
     models = []
@@ -114,7 +75,40 @@ def main() -> None:
     device.set_up_cpu()
     with device.memory_advice("lower eval_lengths, or leave the longest out"):
         runs = [open_model(name, settings) for name in named_folders(models)]
-        test_extensions(runs, texts, settings)
+        first = runs[0]
+        check_seeds(runs)
+        corpus = run_corpus(first, settings.dataset)
+        if not corpus.is_text:
+            raise UserError(
+                f"{corpus.name} has answers, and only text is tested here: "
+                f"python evaluate.py {first.folder} --extend=NAME tests one extension"
+            )
+        lengths = settings.eval_lengths or first.settings.eval_lengths
+        lengths = results.tested_lengths(first.settings.block_size, lengths)
+        settings = replace(settings, dataset=corpus.name, eval_lengths=tuple(lengths))
+        scheme = copy.deepcopy(first.model.pos)
+        for text in texts:  # refused before the first test
+            scheme.extend(text)
+        # "" is the model as it was trained; a gain compares the same targets
+        extensions = ["", "none", *(texts or fitting_extensions(scheme))]
+        for run in runs:
+            evaluate.evaluate_run(run, extensions, settings, ("fixed_targets",), again=False)
+
+    frame = results.load_rows([run.folder for run in runs])
+    # of this test alone: there may be others on more windows
+    asked = "protocol == 'fixed_targets' and windows == @settings.eval_windows"
+    frame = frame.query(f"{asked} and length in @lengths")
+    frame = results.select(frame, corpus.name, extend="all")
+    table = results.extension_table(frame)
+    # draw the model as it is, and the seven with the lowest loss at the longest N
+    best = frame[frame.length == max(lengths)].groupby("label").nats.mean().nsmallest(7)
+    drawn = frame.label.isin(best.index) | (frame.extend == frame.trained_extend)
+    figure = Path(settings.out or first.folder / "extend").with_suffix(".png")
+    plot_rows(frame[drawn], figure)
+    table_file = figure.with_suffix(".txt")
+    table_file.write_text(f"{table}\n", encoding="utf-8")
+    print(f"{table}\nin {table_file} and {figure}")
+    log_comparison(settings, frame, figure.parent)
 
 
 if __name__ == "__main__":

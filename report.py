@@ -23,11 +23,9 @@ if __name__ == "__main__":  # --help answers before torch is imported
 
     answer_help(ReportSettings, __doc__)
 
-import re
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -36,14 +34,13 @@ from configurable import (
     TrainSettings,
     UserError,
     configure,
-    read_json,
     run_program,
     setting_values,
 )
 from runs import results
 from runs.checkpoint import read_config
 from runs.figures import plot_rows, plot_training
-from runs.log import diverged, logged
+from runs.log import logged
 
 RUN_FILES = ("config.json", "extrapolation.json")
 
@@ -53,32 +50,28 @@ def is_tested(folder: Path) -> bool:
     return (folder / "extrapolation.json").exists()
 
 
-def describe(folder: Path, dataset: str) -> dict[str, Any]:
-    """A folder's line in the list: what is trained, how far it is, and its test in short."""
-    line = {"folder": str(folder)}
-    if (folder / "config.json").exists():  # a Hugging Face model has none
-        s = read_config(folder)["settings"]
-        lines = logged(folder)
-        step = lines[-1]["step"] if lines else 0
-        line |= {"corpus": s["dataset"], "L": s["block_size"], "pos": s["pos"]}
-        line["step"] = f"{step}/{s['max_iters']}"
-        if diverged(folder):
-            line["step"] += " diverged"
-    if is_tested(folder):
-        rows = results.select(results.load_rows([folder]), dataset)
-        row = rows.iloc[-1]
-        line |= {"corpus": row.dataset, "L": row.train_length, "pos": row.pos}
-        line |= {"tested": f"at {row.step}"} | results.summary(rows)
-    return line
-
-
 def list_runs(folders: list[Path], settings: ReportSettings) -> str:
-    """A table of runs; those that cannot be read are listed below it."""
+    """A table of runs: what is trained, how far it is, and its test in short. Those that cannot be
+    read are listed below it.
+    """
     lines = []
     broken = []
     for folder in folders:
+        line = {"folder": str(folder)}
         try:
-            lines.append(describe(folder, settings.dataset))
+            if (folder / "config.json").exists():  # a Hugging Face model has none
+                s = read_config(folder)["settings"]
+                line |= {"corpus": s["dataset"], "L": s["block_size"], "pos": s["pos"]}
+                steps = logged(folder) or [{"step": 0}]
+                line["step"] = f"{steps[-1]['step']}/{s['max_iters']}"
+                if "diverged" in steps[-1]:
+                    line["step"] += " diverged"
+            if is_tested(folder):
+                rows = results.select(results.load_rows(folder), settings.dataset)
+                row = rows.iloc[-1]
+                line |= {"corpus": row.dataset, "L": row.train_length, "pos": row.pos}
+                line |= {"tested": f"at {row.step}"} | results.summary(rows)
+            lines.append(line)
         except UserError as error:
             broken.append(str(error))
     names = (
@@ -102,12 +95,10 @@ def settings_table(rows: pd.DataFrame, format: str) -> str:
             "tokens trained": f"{run.tokens_trained:,}",
         }
         columns[run.label] = setting_values(s, "result") | sizes
-    table = (
-        pd.DataFrame(columns, dtype=object).dropna(how="all").drop(["pos_file", "seed"]).astype(str)
-    )
-    first = table.iloc[:, 0]
+    table = pd.DataFrame(columns, dtype=object).dropna(how="all").drop(["pos_file", "seed"])
+    table = table.astype(str)
     others = table.iloc[:, 1:]
-    table = pd.concat([first, others.mask(others.eq(first, axis=0), "")], axis=1)
+    table.iloc[:, 1:] = others.mask(others.eq(table.iloc[:, 0], axis=0), "")
     title = "settings that change the result; an empty cell: as in the first column"
     return results.show(title, table.rename_axis("setting"), format=format)
 
@@ -135,29 +126,24 @@ def main() -> None:
     comparisons = [path for path in folders if path.is_file() or (path / "rows.csv.xz").exists()]
     untested = [path for path in folders if path not in comparisons and not is_tested(path)]
     is_csv = settings.format == "csv"  # of all rows, or of those of a corpus
-    if untested:
+    if untested and not is_csv:
         # folders of several runs, or untested runs: make a list
-        if comparisons:
-            raise UserError(
-                f"{untested[0]} is not a tested run: it cannot be shown with {comparisons[0]}"
-            )
-        runs = set()
-        for folder in folders:
-            run_folders = [path.parent for path in folder.rglob("*.json") if path.name in RUN_FILES]
-            if not run_folders:
+        runs = set(folders) - set(untested)
+        for folder in untested:
+            inside = [path.parent for path in folder.rglob("*.json") if path.name in RUN_FILES]
+            if not inside:
                 raise UserError(
                     f"there is no run in {folder}: name a run folder, as out/RUN; an unfinished "
                     "comparison resumes with its ablate.py command"
                 )
-            runs.update(run_folders)
-        if settings.out or settings.show != "tests":
+            runs.update(inside)
+        if comparisons or settings.out or settings.show != "tests":
             raise UserError(
-                f"--out and --show are for tested runs: python evaluate.py {untested[0]} tests one"
+                "comparisons, --out and --show are for tested runs: "
+                f"python evaluate.py {untested[0]} tests one"
             )
-        if not is_csv:
-            print(list_runs(sorted(runs), settings))
-            return
-        folders = [folder for folder in sorted(runs) if is_tested(folder)]
+        print(list_runs(sorted(runs), settings))
+        return
     rows = results.load_rows(folders)
     if settings.dataset or not is_csv:
         # comparisons may be of several corpora
@@ -169,17 +155,8 @@ def main() -> None:
                     f"{path} was not tested on {rows.dataset.iloc[0]}: show it by itself"
                 )
     rows = results.rename(rows, settings.labels)
-    for path in comparisons:
-        about = path / "about.json"
-        if about.exists():
-            for name, reason in read_json(about).get("without", {}).items():
-                print(f"without {name}: {reason}", file=sys.stderr)
     size = []
     if settings.size:
-        if not re.fullmatch(r"[1-9][0-9]?([.][0-9]+)?x[1-9][0-9]?([.][0-9]+)?", settings.size):
-            raise UserError(
-                f"size={settings.size} is not a width x height of 1 to 99 inches, such as 3.25x2.2"
-            )
         size = [float(x) for x in settings.size.split("x")]
     if settings.show == "settings":
         print(settings_table(rows, settings.format))

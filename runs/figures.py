@@ -2,23 +2,24 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from configurable import replace_file
+from configurable import UserError, replace_file
 from runs import answers
-from runs.results import OVER_SEEDS, over_seeds, rows_of, select
+from runs.results import over_seeds, rows_of, select
 
 # colours of Okabe and Ito and two of Tol, which the colour-blind can tell apart
 COLORS = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #000000 #882255 #999933".split()
 MARKERS = "osD^vP*"
 
 
-def new_figure(size: tuple[float, float], points: float = 10) -> Any:
-    """An empty matplotlib figure, with its size in inches and the font size in points."""
+def new_figure(size: Sequence[float]) -> Any:
+    """An empty matplotlib figure, with its size in inches; with small text if it is for a paper."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -27,7 +28,7 @@ def new_figure(size: tuple[float, float], points: float = 10) -> Any:
         "pdf.fonttype": 42,
         "text.parse_math": False,
         "svg.fonttype": "none",
-        "font.size": points,
+        "font.size": 8 if size[0] < 8 else 10,
         "lines.linewidth": 1,
         "lines.markersize": 4,
     }
@@ -44,10 +45,8 @@ def save_figure(figure: Any, path: str | Path) -> None:
 
 def plot_run(folder: str | Path, result: dict[str, Any]) -> None:
     """Draw extrapolation.png of a run folder: the tests with the extension it was trained with."""
-    rows = rows_of({str(folder): result})
-    rows = rows.query("extend == trained_extend and dataset == trained_on")
-    if len(rows):
-        plot_rows(select(rows), Path(folder) / "extrapolation.png")
+    with suppress(UserError):  # it was tested on another corpus, or with another extension
+        plot_rows(select(rows_of({str(folder): result})), Path(folder) / "extrapolation.png")
 
 
 def plot_rows(rows: pd.DataFrame, path: str | Path, size: Sequence[float] = ()) -> bool:
@@ -57,12 +56,12 @@ def plot_rows(rows: pd.DataFrame, path: str | Path, size: Sequence[float] = ()) 
     title, no explanation of bars and lines. Returns False, without a figure, if there is nothing to
     draw.
     """
-    axes = new_figure(size or (9, 5.4), 8 if size else 10).add_subplot()
+    axes = new_figure(size or (9, 5.4)).add_subplot()
     curves = draw_losses(axes, rows) if answers.answered(rows).empty else draw_answers(axes, rows)
     if not curves:
         return False
     axes.set_xscale("log", base=2)
-    places = sorted({x for curve in curves for x in curve.get_xdata()})
+    places = np.unique(np.concatenate([curve.get_xdata() for curve in curves]))
     axes.set_xticks(places, [f"{x:.0f}" for x in places])
     axes.minorticks_off()
     length = rows.train_length.iloc[0]
@@ -78,7 +77,7 @@ def plot_rows(rows: pd.DataFrame, path: str | Path, size: Sequence[float] = ()) 
 
 def plot_training(losses: pd.DataFrame, path: str | Path, size: Sequence[float]) -> None:
     """Draw `val_loss`, and `loss` in a lighter colour, against training tokens for each label."""
-    axes = new_figure(size or (9, 5.4), 8 if size else 10).add_subplot()
+    axes = new_figure(size or (9, 5.4)).add_subplot()
     curves = []
     for label, lines in losses.groupby(level="label", sort=False):
         lines = lines.droplevel("label")
@@ -96,33 +95,27 @@ def finish(axes: Any, curves: list[Any], path: str | Path) -> None:
     """Label the curves, next to them if there is room, and write the figure."""
     axes.grid(color="0.92")
     font_size = axes.xaxis.label.get_size() / 72  # inches
-    width, height = axes.figure.get_size_inches() / font_size
+    width, figure_height = axes.figure.get_size_inches() / font_size
     labelled = {curve.get_label(): curve for curve in curves}
     longest = max(map(len, labelled))
     if longest < 0.7 * width:  # a letter is about half as wide as high
-        name_curves(axes, list(labelled.values()), 1.8 / height)
+        # next to the last point of each curve, in its colour, at least a line apart
+        to_axes = axes.transData + axes.transAxes.inverted()
+        heights = {}
+        for label, curve in labelled.items():
+            points = curve.get_xydata()
+            last = points[np.isfinite(points[:, 1])][-1]
+            heights[label] = to_axes.transform(last)[1]
+        lowest = 0.0
+        for label in sorted(heights, key=heights.get):
+            height = max(lowest, heights[label])
+            lowest = height + 1.8 / figure_height
+            look = {"color": labelled[label].get_color(), "transform": axes.transAxes}
+            axes.text(1.01, height, label, va="center", **look)
     else:
-        look = {"ncols": 1 if longest > width else 2, "fontsize": "small", "frameon": False}
+        look = {"fontsize": "small", "frameon": False}
         axes.figure.legend(labelled.values(), labelled, loc="outside upper center", **look)
     save_figure(axes.figure, path)
-
-
-def name_curves(axes: Any, curves: list[Any], step: float) -> None:
-    """Write each curve's label next to its last point, in its colour. Labels do not overlap: they
-    are at least a `step` apart, as a share of the height.
-    """
-    to_axes = axes.transData + axes.transAxes.inverted()
-    heights = {}
-    for curve in curves:
-        points = curve.get_xydata()
-        points = points[np.isfinite(points[:, 1])]
-        heights[curve] = to_axes.transform(points[-1])[1]
-    lowest = 0.0
-    for curve in sorted(heights, key=heights.get):
-        height = max(lowest, heights[curve])
-        lowest = height + step
-        look = {"color": curve.get_color(), "transform": axes.transAxes, "va": "center"}
-        axes.text(1.01, height, curve.get_label(), **look)
 
 
 def style(number: int) -> dict[str, Any]:
@@ -144,7 +137,6 @@ def draw_losses(axes: Any, rows: pd.DataFrame) -> list[Any]:
         f"test length, {unit}s\nbars: {of_bars}\ndotted: loss with the text cut to L; X: diverged"
     )
     axes.set_ylabel(f"loss, nats per {unit}")
-    errors = rows[rows.protocol.isin(OVER_SEEDS)].set_index(["label", "length"]).stderr_vs_L
     for label, means in over_seeds(rows).groupby("label", sort=False):
         means = means.set_index("length").sort_index()
         nats = means["mean"].replace(math.inf, math.nan)
@@ -152,7 +144,7 @@ def draw_losses(axes: Any, rows: pd.DataFrame) -> list[Any]:
             continue
         bars = means.half
         if means.seeds.max() == 1:
-            bars = errors[label].reindex(means.index)  # in the same order
+            bars = means.stderr_vs_L
         look = style(len(curves))
         curve = axes.errorbar(nats.index, nats, bars.fillna(0), **look).lines[0]
         curve.set_label(label)

@@ -79,17 +79,10 @@ def load_result(folder: str | Path) -> dict[str, Any]:
 def update_result(folder: str | Path, new: dict[str, Any]) -> dict[str, Any]:
     """Add a result to the extrapolation.json of a run folder; returns the file's new content.
 
-    `scheme_files` of a result are the files that defined the run's scheme when its training began,
-    each with the first digits of its SHA-256. A row is replaced only if the same QUESTION was asked
-    again.
+    A row is replaced only if the same QUESTION was asked again.
     """
     path = Path(folder, "extrapolation.json")
-    config = Path(folder, "config.json")
-    files = {}
-    if config.exists():  # a Hugging Face model has none
-        files = read_json(config)["files_sha256"]
-    digests = [f"{name}:{digest[:6]}" for name, digest in sorted(files.items())]
-    content = new | {"scheme_files": " ".join(digests)}
+    content = dict(new)
 
     def question(row: dict) -> list:
         return [row.get(name) for name in QUESTION]
@@ -103,8 +96,14 @@ def update_result(folder: str | Path, new: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe_run(run: Any) -> dict[str, Any]:
-    """The fields of a result that describe the run, with the extension that is active now."""
+    """The fields of a result that describe the run, with the extension that is active now.
+
+    `scheme_files` are the files that defined its scheme when its training began, each with the
+    first digits of its SHA-256.
+    """
     settings = run.settings
+    files = run.config.get("files_sha256", {})  # a Hugging Face model has none
+    digests = [f"{name}:{digest[:6]}" for name, digest in sorted(files.items())]
     is_dropped = settings.drop_pos > 0 and run.model.config.pos == "nope"
     return {
         "pos": f"{settings.pos} (dropped)" if is_dropped else settings.pos,
@@ -114,6 +113,7 @@ def describe_run(run: Any) -> dict[str, Any]:
         "seed": settings.seed,
         "max_iters": settings.max_iters,
         "settings": setting_values(settings, "result"),
+        "scheme_files": " ".join(digests),
         "step": run.step,
         "checkpoint": run.digest[:16],
         "tokens_trained": run.tokens,
@@ -123,8 +123,7 @@ def describe_run(run: Any) -> dict[str, Any]:
 
 def tested_lengths(train_length: int, lengths: Iterable[int] = ()) -> list[int]:
     """The lengths to test, in ascending order: L, and those given, else L/2, 2L, 4L ... 32L."""
-    if not lengths:
-        lengths = [train_length // 2, *(train_length * 2**k for k in range(6))]
+    lengths = lengths or [train_length * 2**k // 2 for k in range(7)]
     return sorted({train_length, *lengths} - {0})
 
 
@@ -143,27 +142,19 @@ def load_rows(folders: str | Path | Iterable[str | Path]) -> pd.DataFrame:
     frames = []
     runs = []
     compared = set()  # the runs of comparisons
-    of_seeds = set()  # their labels, each with a seed
     for path in map(Path, folders):
         table = path / "rows.csv.xz" if path.is_dir() else path
         if table.exists():
             frame = read_rows(table)
-            frame = frame[~frame.run.isin(compared)].copy()
-            # a label that an earlier comparison has for another run of a seed is another model's
-            pairs = set(zip(frame.label, frame.seed, strict=True))
-            taken = {label for label, _ in pairs & of_seeds}
-            frame.loc[frame.label.isin(taken), "label"] += f" ({path})"
-            frames.append(frame)
+            frame = frame[~frame.run.isin(compared)]
+            frames.append(frame.assign(source=str(path)))
             compared.update(frame.run)
-            of_seeds |= pairs
-            continue
-        inside = sorted(file.parent for file in path.rglob("extrapolation.json"))
-        runs += inside or [path]  # load_result says what is missing in it
+        else:
+            inside = sorted(file.parent for file in path.rglob("extrapolation.json"))
+            runs += inside or [path]  # load_result says what is missing in it
     results = {str(run): load_result(run) for run in runs if str(run) not in compared}
     if results:
         frames.append(rows_of(results))
-    if not frames:
-        raise UserError("there is no result to show: no run was tested")
     return complete(pd.concat(frames, ignore_index=True))
 
 
@@ -186,16 +177,14 @@ def save_rows(rows: pd.DataFrame, path: str | Path) -> None:
 
 def read_rows(path: Path) -> pd.DataFrame:
     """Read what `save_rows` wrote, without the rows of n-gram predictors, which have no seed."""
+    converters = {
+        "block_nats": lambda text: [float(x) for x in text.split()] or None,
+        "by_distance": lambda text: json.loads(text or "null"),
+    }
     try:
-        rows = pd.read_csv(path, float_precision="round_trip")
-        rows = rows[rows.seed.notna()].astype({"seed": int, "train_length": int})
-        rows["block_nats"] = rows.block_nats.map(
-            lambda text: [float(x) for x in text.split()], na_action="ignore"
-        )
-        if "by_distance" in rows:
-            rows["by_distance"] = rows.by_distance.map(json.loads, na_action="ignore")
-        return complete(rows)
-    except (ValueError, AttributeError, EOFError, lzma.LZMAError) as error:
+        rows = pd.read_csv(path, float_precision="round_trip", converters=converters)
+        return rows[rows.seed.notna()].astype({"seed": int, "train_length": int})
+    except (ValueError, AttributeError, KeyError, EOFError, lzma.LZMAError) as error:
         raise UserError(f"{path} is damaged, no table of rows: {error!r:.80}") from None
 
 
@@ -207,14 +196,15 @@ def rows_of(results: Mapping[str, dict[str, Any]]) -> pd.DataFrame:
     `trained_extend` that of the run, "" for none; `trained_on` is the corpus of the run. The label
     is the scheme with the settings that differ, never the seed.
     """
-    settings = pd.DataFrame([result["settings"] for result in results.values()], dtype=object)
+    # a column for each run
+    settings = pd.DataFrame({run: r["settings"] for run, r in results.items()}, dtype=object)
     # these have columns of their own; the digests in scheme_files tell two pos_files apart
-    settings = settings.drop(columns=["pos", "extend", "seed", "pos_file"], errors="ignore")
-    differing = settings.columns[settings.map(str).nunique() > 1]
+    settings = settings.drop(["pos", "extend", "seed", "pos_file"])
+    settings_that_differ = settings[settings.map(str).nunique(axis="columns") > 1]
     records = []
-    for k, (run, result) in enumerate(results.items()):
-        changed = settings.loc[k, differing].to_dict()
-        of_run = {"run": run, "trained_on": settings.dataset[k]} | changed | result
+    for run, result in results.items():
+        changed = settings_that_differ[run].to_dict()
+        of_run = {"run": run, "trained_on": result["settings"]["dataset"]} | changed | result
         of_run["trained_extend"] = result["extend"]
         del of_run["rows"], of_run["settings"]
         scheme = " ".join([result["pos"], *(f"{name}={x}" for name, x in changed.items())])
@@ -233,21 +223,23 @@ def complete(rows: pd.DataFrame) -> pd.DataFrame:
     that would mean different schemes or runs are told apart.
     """
     numbers = ["nats", "stderr", "stderr_vs_L", "bits_per_byte", "chance"]
-    texts = ["extend", "trained_extend", "note", "reason", "scheme_files"]
+    texts = ["extend", "trained_extend", "note", "reason", "scheme_files", "source"]
     texts += ["checkpoint", "split_sha256", "targets", "dtype"]
     others = ["block_nats", "diverged", "parameters", "tokens_trained"]
-    names = rows.columns.union([*numbers, *texts, *others], sort=False)
-    rows = rows.reindex(columns=names)
+    rows = rows.reindex(columns=rows.columns.union([*numbers, *texts, *others], sort=False))
     rows[numbers] = rows[numbers].astype(float)
     rows[texts] = rows[texts].astype(object).fillna("")
     rows["diverged"] = rows.diverged.eq(True)
-    # one label for schemes that are defined in different files: name the files
-    several_files = rows.groupby("label").scheme_files.transform("nunique") > 1
-    rows.loc[several_files, "label"] += " [" + rows.scheme_files + "]"
-    # one label and seed for different runs: name the folders of those after the first
-    is_later = rows.run != rows.groupby(["label", "seed"]).run.transform("first")
-    rows.loc[is_later, "label"] += " (" + rows.run + ")"
-    return rows
+    # one label for several models: name what the later ones come from, for all of their seeds
+    for name, same in {
+        "source": ["label", "seed"],
+        "scheme_files": ["label"],
+        "run": ["label", "seed"],
+    }.items():
+        is_later = rows[name] != rows.groupby(same)[name].transform("first")
+        is_taken = is_later.groupby([rows.label, rows[name]]).transform("any")
+        rows.loc[is_taken, "label"] += " (" + rows[name] + ")"
+    return rows.drop(columns="source")
 
 
 # ---- which rows are compared
@@ -273,12 +265,12 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
 
     # fixed_targets and windowed must have one set of targets at every length, and key_targets
     # another: those of the newest test at L
-    is_key = shown.protocol == "key_targets"
-    of_places = is_key | shown.protocol.isin(["fixed_targets", "windowed"])
+    kind = shown.protocol.replace("windowed", "fixed_targets")
+    may_vary = (shown.targets == "") | ~kind.isin(["fixed_targets", "key_targets"])
     targets = shown.split_sha256 + shown.targets
-    at_L = targets.where(of_places & (shown.length == shown.train_length))
-    newest = at_L.groupby([shown.run, is_key]).transform("last")
-    shown = shown[~of_places | (shown.targets == "") | (targets == newest)]
+    at_L = targets.where(shown.length == shown.train_length)
+    newest = at_L.groupby([shown.run, kind]).transform("last")
+    shown = shown[may_vary | (targets == newest)]
     shown = shown.drop_duplicates(["run", "extend", "protocol", "length"], keep="last")
 
     # all runs must have the same targets in a protocol at a length
@@ -302,21 +294,21 @@ def rename(rows: pd.DataFrame, labels: str) -> pd.DataFrame:
     """Rename labels: "alibi=ALiBi,rope=RoPE (ours)", or the path of a file with such a pair in each
     line. UserError for a label that no row has.
     """
-    # the longest first: a label may begin with another, as in alibi and alibi n_layer=2
-    labels_pattern = "|".join(map(re.escape, sorted(set(rows.label), key=len, reverse=True)))
     if labels and "=" not in labels:
-        pairs = Path(labels).read_text(encoding="utf-8").splitlines()
-    else:  # split at a comma before one of the labels; a label may have a comma itself
-        pairs = re.split(rf",\s*(?=(?:{labels_pattern})\s*=)", labels)
+        labels = Path(labels).read_text(encoding="utf-8")
+    # the longest first: a label may begin with another, as in alibi and alibi n_layer=2
+    a_label = "|".join(map(re.escape, sorted(set(rows.label), key=len, reverse=True)))
     names = {}
-    for pair in filter(None, pairs):
-        match = re.fullmatch(rf"({labels_pattern})\s*=\s*(.*)", pair)
-        if not match:
+    # a pair ends with its line, or at a comma before another label: a label may have commas
+    for pair in re.split(rf"\n|,\s*(?=(?:{a_label})\s*=)", labels.strip()):
+        match = re.fullmatch(rf"({a_label})\s*=\s*(.*)", pair)
+        if match:
+            names[match[1]] = match[2]
+        elif pair:
             raise UserError(
                 f"{pair!r} renames no label: write --labels='LABEL=NAME,LABEL=NAME', where "
                 f"the labels are {'; '.join(rows.label.unique())}"
             )
-        names[match[1]] = match[2]
     renamed = rows.assign(label=rows.label.replace(names))
     if renamed.label.nunique() < rows.label.nunique():
         raise UserError("labels: two labels would have the same name")
@@ -352,15 +344,17 @@ def length_table(rows: pd.DataFrame) -> pd.DataFrame:
     """
     length = rows.train_length.iloc[0]
     fixed = rows[rows.protocol == "fixed_targets"].set_index("length")
-    windowed = rows[rows.protocol == "windowed"].set_index("length")
+    # what was not tested has no loss
+    at_L = fixed.reindex([length]).iloc[0]
+    windowed = rows[rows.protocol == "windowed"].set_index("length").reindex(fixed.index)
     table = rows.assign(loss=losses(rows)).pivot(index="length", columns="protocol", values="loss")
     table = table.reindex(columns=[*COLUMNS, "far", "far_stderr"]).astype(float)
     table["stderr"] = fixed.stderr
     table["bits/byte"] = rows[rows.protocol == "nonoverlapping"].set_index("length").bits_per_byte
     for n, row in fixed.iterrows():
-        if n != length and length in fixed.index:
-            table.loc[n, ["gain", "gain_stderr"]] = paired(fixed.loc[length], row) or math.nan
-        if n > length and n in windowed.index:
+        if n != length:
+            table.loc[n, ["gain", "gain_stderr"]] = paired(at_L, row) or math.nan
+        if n > length:
             table.loc[n, ["far", "far_stderr"]] = paired(windowed.loc[n], row) or math.nan
     return table.rename_axis(index="N", columns=None)
 
@@ -385,10 +379,6 @@ def doubts(rows: pd.DataFrame) -> str:
 
 def summary(rows: pd.DataFrame) -> dict[str, float]:
     """The selected rows of one run in a few numbers: loss_L, gain_4L, gain_32L, the reach."""
-    tested = answers.answered(rows)
-    reaches = answers.reaches(tested) if len(tested) else {}
-    if "fixed_targets" not in set(rows.protocol):
-        return reaches
     length = rows.train_length.iloc[0]
     table = length_table(rows)
     numbers = {
@@ -396,6 +386,7 @@ def summary(rows: pd.DataFrame) -> dict[str, float]:
         "gain_4L": table.gain.get(4 * length),
         "gain_32L": table.gain.get(32 * length),
     }
+    reaches = answers.reaches(answers.answered(rows))
     return pd.Series(numbers, dtype=float).dropna().to_dict() | reaches
 
 
@@ -416,9 +407,9 @@ def over_seeds(rows: pd.DataFrame) -> pd.DataFrame:
     """Selected rows of fixed_targets (or of images) over seeds: a line for each label and length.
 
     `mean` (inf if a seed diverged), `sd`, and `half`, half of the 95 % t-interval of the mean, are
-    over the `seeds`. `difference` is the mean difference to the first label, paired over the seeds
-    that both have, and `error` is half of its interval. With fewer than three seeds, intervals are
-    NaN: the sample are the seeds, never the windows.
+    over the `seeds`; `stderr_vs_L` is that of the first. `difference` is the mean difference to the
+    first label, paired over the seeds that both have, and `error` is half of its interval. With
+    fewer than three seeds, intervals are NaN: the sample are the seeds, never the windows.
     """
     rows = rows[rows.protocol.isin(OVER_SEEDS)]
     rows = rows.assign(loss=losses(rows))
@@ -431,6 +422,7 @@ def over_seeds(rows: pd.DataFrame) -> pd.DataFrame:
         table = groups.loss.agg(seeds="size", mean="mean", sd="std", half=half_interval)
         table["difference"] = groups.difference.mean().where(np.isfinite)
         table["error"] = groups.difference.agg(half_interval)
+    table["stderr_vs_L"] = groups.stderr_vs_L.first()
     return table.reset_index()
 
 
@@ -442,11 +434,10 @@ def extension_gains(rows: pd.DataFrame) -> pd.DataFrame:
     the seeds.
     """
     rows = rows[rows.protocol == "fixed_targets"]
-    own = (rows.extend == rows.trained_extend) & (rows.length == rows.train_length)
-    cropped = rows[own].groupby("run").nats.first()
-    gains = rows.run.map(cropped) - losses(rows)
-    groups = gains.groupby([rows.label, rows.length], sort=False)
-    return groups.agg(seeds="size", mean="mean", sd="std").reset_index()
+    cropped = rows.query("extend == trained_extend and length == train_length")
+    gains = rows.run.map(cropped.set_index("run").nats) - losses(rows)
+    table = over_seeds(rows.assign(nats=gains, diverged=False))
+    return table[["label", "length", "seeds", "mean", "sd"]]
 
 
 # ---- tables
@@ -499,77 +490,54 @@ def tables(rows: pd.DataFrame, format: str = "text", lengths: Iterable[int] = ()
     lengths = lengths or measured
     if format in ("csv", "json"):
         return show("", rows[rows.length.isin(lengths)], format=format)
-    is_answer = rows.protocol.isin(answers.ANSWERED)
+    where = f"{rows.dataset.iloc[0]}, trained at L = {rows.train_length.iloc[0]}"
     shown = []
-    if is_answer.any():
-        shown.append(answer_table(rows[is_answer], format))
-    if not is_answer.all():
-        shown.append(loss_tables(rows[~is_answer], format, lengths))
-    return "\n\n".join(shown)
 
-
-def runs_by_name(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """The rows of each run, by its label, and by its seed too if a label has several."""
-    several = rows.groupby("label").seed.nunique().max() > 1
-    runs = {}
-    for (label, seed), run in rows.groupby(["label", "seed"], sort=False):
-        runs[f"{label} s={seed}" if several else label] = run
-    return runs
-
-
-def title_of(rows: pd.DataFrame) -> str:
-    """The corpus of the rows and the training length."""
-    return f"{rows.dataset.iloc[0]}, trained at L = {rows.train_length.iloc[0]}"
-
-
-def answer_table(rows: pd.DataFrame, format: str) -> str:
-    """The table of rows with answers."""
+    # answers, by run
+    is_answer = rows.protocol.isin(answers.ANSWERED)
     parts = {}
-    verdicts = []
-    for name, run in runs_by_name(rows).items():
+    notes = [answers.LEGEND]
+    for (label, seed), run in rows[is_answer].groupby(["label", "seed"], sort=False):
         tested = answers.answered(run)
-        parts[name] = answers.table(tested)
-        verdicts.append(f"{name}: {answers.verdict(tested)}")
-    table = pd.concat(parts, names=["scheme"])
-    notes = [answers.LEGEND, *verdicts, *notes_of(rows)]
-    return show(f"{title_of(rows)}; answers", table, notes, format, digits=2)
+        parts[f"{label} s={seed}"] = answers.table(tested)
+        notes.append(f"{label} s={seed}: {answers.verdict(tested)}")
+    if parts:
+        notes += notes_of(rows[is_answer])
+        table = pd.concat(parts, names=["scheme"])
+        shown.append(show(f"{where}; answers", table, notes, format, digits=2))
 
-
-def loss_tables(rows: pd.DataFrame, format: str, lengths: Iterable[int]) -> str:
-    """The tables of losses at these lengths: of one run, or of several by scheme."""
-    runs = runs_by_name(rows)
-    one_seed = len(runs) == rows.label.nunique()
-    title = f"{title_of(rows)}; nats per {rows.unit.iloc[0]}"
+    # losses
+    rows = rows[~is_answer]
+    if rows.empty:
+        return shown[0]
+    title = f"{where}; nats per {rows.unit.iloc[0]}"
     notes = notes_of(rows)
-    if one_seed:
-        for name, run in runs.items():
-            doubt = doubts(run)
-            if doubt:
-                notes.append(f"{name}: {doubt}")
-
+    runs = rows.groupby(["label", "seed"], sort=False)
     schemes = over_seeds(rows[rows.length.isin(lengths)])
-    if len(runs) == 1 or schemes.empty:
-        parts = {}
-        for name, run in runs.items():
-            parts[name] = length_table(run)[COLUMNS].query("N in @lengths")
-        table = pd.concat(parts, names=["scheme"]).dropna(axis="columns", how="all")
-        if len(runs) == 1:
-            title = f"{rows.label.iloc[0]} on {title}"
-            table = table.droplevel("scheme")
+    if len(runs) == 1:
+        table = length_table(rows)[COLUMNS].query("N in @lengths")
+        table = table.dropna(axis="columns", how="all")
         legend = [text for name, text in LEGEND.items() if name in table]
-        table = table.rename(columns={"stderr": "± stderr", "gain_stderr": "± paired"})
         keys = rows[(rows.protocol == "key_targets") & rows.nats.notna()]
         if len(keys):
             n = int(keys.tokens.iloc[0])
             legend += [f"key_targets: the {n} of fixed_targets that far context makes predictable"]
-        return show(title, table, [*legend, *notes], format)
-
-    title += "; fixed_targets by test length N"
-    if format == "tex":
-        return paper_table(schemes, title, notes)
-    if not one_seed:
-        title += "; mean over seeds, inf: a test diverged"
-    return seed_tables(schemes, title, notes, format)
+        table = table.rename(columns={"stderr": "± stderr", "gain_stderr": "± paired"})
+        label = rows.label.iloc[0]
+        doubt = doubts(rows)
+        if doubt:
+            notes.append(f"{label}: {doubt}")
+        title = f"{label} on {title}"
+        shown.append(show(title, table, [*legend, *notes], format))
+    elif schemes.empty:  # only protocols that are not compared over seeds
+        shown += [tables(run, format, lengths) for _, run in runs]
+    else:
+        title += ", fixed_targets by test length N, mean over seeds"
+        if format == "tex":
+            shown.append(paper_table(schemes, title, notes))
+        else:
+            shown.append(seed_tables(schemes, title, notes, format))
+    return "\n\n".join(shown)
 
 
 def seed_tables(schemes: pd.DataFrame, title: str, notes: Iterable[str], format: str) -> str:
@@ -586,38 +554,30 @@ def seed_tables(schemes: pd.DataFrame, title: str, notes: Iterable[str], format:
 
 def paper_table(schemes: pd.DataFrame, title: str, notes: Iterable[str]) -> str:
     """`over_seeds` in LaTeX as papers print it: a line for each label, a column for each length."""
-    means = schemes["mean"]
-    cells = means.map("{:.3f}".format).replace({"nan": "n/a", "inf": "diverged"})
-    lowest = means == schemes.groupby("length")["mean"].transform("min")
-    cells = cells.mask(lowest, "\x02" + cells + "\x03")  # bold; to_latex would escape braces
-    cells += schemes.half.map(" ± {:.3f}".format).where(schemes.half.notna(), "")
-    legend = "mean over seeds ± half of its 95 % t-interval (from three seeds on), by test length; "
+    means = schemes["mean"].map("{:.3f}".format).replace({"nan": "n/a", "inf": "diverged"})
+    halves = schemes.half.map(" ± {:.3f}".format).where(schemes.half.notna(), "")
     seeds = schemes.groupby("label", sort=False).seeds.max()
-    legend += f"seeds: {', '.join(f'{label} {n}' for label, n in seeds.items())}"
-    lines = [legend, "bold: the lowest mean of a column, without a test"]
+    lines = ["±: half of the 95 % t-interval of the mean, from three seeds on"]
+    lines.append("seeds: " + ", ".join(f"{label} {n}" for label, n in seeds.items()))
     longest = schemes[schemes.length == schemes.length.max()]
     for row in longest[longest.error.notna()].iloc[1:].itertuples():
         lines.append(
             f"{row.label} minus {schemes.label[0]} at {row.length}, paired over seeds: "
             f"{row.difference:+.4f} ± {row.error:.4f}"
         )
-    lines += notes
-    table = show(title, wide(schemes.assign(cells=cells), "cells"), lines, "tex")
-    return table.replace("\x02", r"\textbf{").replace("\x03", "}")
+    return show(title, wide(schemes.assign(cells=means + halves), "cells"), [*lines, *notes], "tex")
 
 
 def notes_of(rows: pd.DataFrame) -> list[str]:
     """The lines below a table: the notes of its rows, and why a run has no loss."""
-    rows = rows.set_index("label")
     reasons = rows[rows.reason != ""].drop_duplicates("run")  # longer texts have no loss either
     notes = rows.assign(note=rows.note.str.split("; ")).explode("note")
-    notes = notes.drop_duplicates(["run", "note"]).note
+    notes = notes[notes.note != ""].drop_duplicates(["run", "note"])
     if rows.run.nunique() > 1:  # a note on one run alone is printed below its own table
-        notes = notes[notes.duplicated(keep=False)]
-    notes = pd.concat([reasons.reason, notes])
+        notes = notes[notes.duplicated("note", keep=False)]
+    notes = pd.concat([reasons.assign(note=reasons.reason), notes])
     lines = []
-    for note in notes[notes != ""].unique():
-        labels = notes.index[notes == note].unique()
+    for note, labels in notes.groupby("note", sort=False).label.unique().items():
         lines.append(f"{', '.join(labels)}: {note}")
     if rows.dtype[rows.dtype != ""].nunique() > 1:
         lines.append("rows of different number formats are compared")
