@@ -42,8 +42,6 @@ from runs.checkpoint import read_config
 from runs.figures import plot_rows, plot_training
 from runs.log import logged
 
-RUN_FILES = ("config.json", "extrapolation.json")
-
 
 def is_tested(folder: Path) -> bool:
     """Whether a run folder holds the result of a test."""
@@ -82,43 +80,6 @@ def list_runs(folders: list[Path], settings: ReportSettings) -> str:
     return results.show(f"runs: {len(lines)}", table, broken, settings.format)
 
 
-def settings_table(rows: pd.DataFrame, format: str) -> str:
-    """The settings that change the result, as used, and sizes: a column for each label, from its
-    first seed. Columns after the first show only what differs from it.
-    """
-    columns = {}
-    for run in rows.drop_duplicates("label").itertuples():
-        s = TrainSettings(**read_config(run.run)["settings"])
-        s = replace(s, learning_rate=s.highest_lr, warmup_iters=s.warmup)
-        sizes = {
-            "parameters": f"{run.parameters:,}",
-            "tokens trained": f"{run.tokens_trained:,}",
-        }
-        columns[run.label] = setting_values(s, "result") | sizes
-    table = pd.DataFrame(columns, dtype=object).dropna(how="all").drop(["pos_file", "seed"])
-    table = table.astype(str)
-    others = table.iloc[:, 1:]
-    table.iloc[:, 1:] = others.mask(others.eq(table.iloc[:, 0], axis=0), "")
-    title = "settings that change the result; an empty cell: as in the first column"
-    return results.show(title, table.rename_axis("setting"), format=format)
-
-
-def training_losses(rows: pd.DataFrame) -> pd.DataFrame:
-    """Loss and val_loss by label and training tokens, averaged over seeds. UserError if a run
-    folder is missing.
-    """
-    frames = []
-    for run in rows.drop_duplicates("run").itertuples():
-        lines = logged(run.run)
-        if not lines:
-            raise UserError(
-                f"{run.run}/metrics.jsonl is missing: --show=training needs run folders"
-            )
-        frame = pd.DataFrame(lines, columns=["tokens", "loss", "val_loss"])
-        frames.append(frame.assign(label=run.label))
-    return pd.concat(frames).groupby(["label", "tokens"], sort=False).mean()
-
-
 def main() -> None:
     """Print the tables of the runs and draw them, or list them."""
     settings, words = configure(ReportSettings, sys.argv[1:], __doc__)
@@ -130,13 +91,13 @@ def main() -> None:
         # folders of several runs, or untested runs: make a list
         runs = set(folders) - set(untested)
         for folder in untested:
-            inside = [path.parent for path in folder.rglob("*.json") if path.name in RUN_FILES]
-            if not inside:
+            files = [*folder.rglob("config.json"), *folder.rglob("extrapolation.json")]
+            if not files:
                 raise UserError(
                     f"there is no run in {folder}: name a run folder, as out/RUN; an unfinished "
                     "comparison resumes with its ablate.py command"
                 )
-            runs.update(inside)
+            runs.update(path.parent for path in files)
         if comparisons or settings.out or settings.show != "tests":
             raise UserError(
                 "comparisons, --out and --show are for tested runs: "
@@ -155,14 +116,35 @@ def main() -> None:
                     f"{path} was not tested on {rows.dataset.iloc[0]}: show it by itself"
                 )
     rows = results.rename(rows, settings.labels)
-    size = []
-    if settings.size:
-        size = [float(x) for x in settings.size.split("x")]
+    size = [float(inches) for inches in settings.size.split("x") if inches]
     if settings.show == "settings":
-        print(settings_table(rows, settings.format))
+        # as used, a column for each label, from its first seed
+        columns = {}
+        for run in rows.drop_duplicates("label").itertuples():
+            s = TrainSettings(**read_config(run.run)["settings"])
+            s = replace(s, learning_rate=s.highest_lr, warmup_iters=s.warmup)
+            used = setting_values(s, "result")
+            used["parameters"] = f"{run.parameters:,}"
+            used["tokens trained"] = f"{run.tokens_trained:,}"
+            columns[run.label] = used
+        table = pd.DataFrame(columns, dtype=object).dropna(how="all").drop(["pos_file", "seed"])
+        table = table.astype(str).rename_axis("setting")
+        others = table.iloc[:, 1:]
+        table.iloc[:, 1:] = others.mask(others.eq(table.iloc[:, 0], axis=0), "")
+        title = "settings that change the result; an empty cell: as in the first column"
+        print(results.show(title, table, format=settings.format))
         return
     if settings.show == "training":
-        losses = training_losses(rows)
+        frames = []
+        for run in rows.drop_duplicates("run").itertuples():
+            lines = logged(run.run)
+            if not lines:
+                raise UserError(
+                    f"{run.run}/metrics.jsonl is missing: --show=training needs run folders"
+                )
+            frame = pd.DataFrame(lines, columns=["tokens", "loss", "val_loss"])
+            frames.append(frame.assign(label=run.label))
+        losses = pd.concat(frames).groupby(["label", "tokens"], sort=False).mean()
         print(results.show("loss, mean over seeds", losses.dropna(), format=settings.format))
         if settings.out:
             plot_training(losses, settings.out, size)
