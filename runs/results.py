@@ -199,7 +199,7 @@ def rows_of(results: Mapping[str, dict[str, Any]]) -> pd.DataFrame:
     # a column for each run
     settings = pd.DataFrame({run: r["settings"] for run, r in results.items()}, dtype=object)
     # these have columns of their own; the digests in scheme_files tell two pos_files apart
-    settings = settings.drop(["pos", "extend", "seed", "pos_file"])
+    settings = settings.drop(["pos", "extend", "seed", "pos_file"], errors="ignore")
     settings_that_differ = settings[settings.map(str).nunique(axis="columns") > 1]
     records = []
     for run, result in results.items():
