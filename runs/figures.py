@@ -113,7 +113,7 @@ def finish(axes: Any, curves: list[Any], path: str | Path) -> None:
             look = {"color": labelled[label].get_color(), "transform": axes.transAxes}
             axes.text(1.01, height, label, va="center", **look)
     else:
-        look = {"fontsize": "small", "frameon": False}
+        look = {"ncols": 1 if longest > width else 2, "fontsize": "small", "frameon": False}
         axes.figure.legend(labelled.values(), labelled, loc="outside upper center", **look)
     save_figure(axes.figure, path)
 
