@@ -34,6 +34,7 @@ from configurable import (
     TrainSettings,
     UserError,
     configure,
+    read_json,
     run_program,
     setting_values,
 )
@@ -80,6 +81,41 @@ def list_runs(folders: list[Path], settings: ReportSettings) -> str:
     return results.show(f"runs: {len(lines)}", table, broken, settings.format)
 
 
+def used_settings(rows: pd.DataFrame) -> pd.DataFrame:
+    """The settings that change the result, as used, and sizes: a column for each label, from its
+    first seed. Columns after the first show only what differs from it.
+    """
+    columns = {}
+    for run in rows.drop_duplicates("label").itertuples():
+        s = TrainSettings(**read_config(run.run)["settings"])
+        s = replace(s, learning_rate=s.highest_lr, warmup_iters=s.warmup)
+        used = setting_values(s, "result")
+        used["parameters"] = f"{run.parameters:,}"
+        used["tokens trained"] = f"{run.tokens_trained:,}"
+        columns[run.label] = used
+    table = pd.DataFrame(columns, dtype=object).dropna(how="all").drop(["pos_file", "seed"])
+    table = table.astype(str).rename_axis("setting")
+    others = table.iloc[:, 1:]
+    table.iloc[:, 1:] = others.mask(others.eq(table.iloc[:, 0], axis=0), "")
+    return table
+
+
+def training_losses(rows: pd.DataFrame) -> pd.DataFrame:
+    """Loss and val_loss by label and training tokens, averaged over seeds. UserError if a run
+    folder is missing.
+    """
+    frames = []
+    for run in rows.drop_duplicates("run").itertuples():
+        lines = logged(run.run)
+        if not lines:
+            raise UserError(
+                f"{run.run}/metrics.jsonl is missing: --show=training needs run folders"
+            )
+        frame = pd.DataFrame(lines, columns=["tokens", "loss", "val_loss"])
+        frames.append(frame.assign(label=run.label))
+    return pd.concat(frames).groupby(["label", "tokens"], sort=False).mean()
+
+
 def main() -> None:
     """Print the tables of the runs and draw them, or list them."""
     settings, words = configure(ReportSettings, sys.argv[1:], __doc__)
@@ -115,36 +151,18 @@ def main() -> None:
                 raise UserError(
                     f"{path} was not tested on {rows.dataset.iloc[0]}: show it by itself"
                 )
+    for path in comparisons:  # cells that failed
+        if (path / "about.json").exists():
+            for name, reason in read_json(path / "about.json").get("without", {}).items():
+                print(f"without {name}: {reason}", file=sys.stderr)
     rows = results.rename(rows, settings.labels)
     size = [float(inches) for inches in settings.size.split("x") if inches]
     if settings.show == "settings":
-        # as used, a column for each label, from its first seed
-        columns = {}
-        for run in rows.drop_duplicates("label").itertuples():
-            s = TrainSettings(**read_config(run.run)["settings"])
-            s = replace(s, learning_rate=s.highest_lr, warmup_iters=s.warmup)
-            used = setting_values(s, "result")
-            used["parameters"] = f"{run.parameters:,}"
-            used["tokens trained"] = f"{run.tokens_trained:,}"
-            columns[run.label] = used
-        table = pd.DataFrame(columns, dtype=object).dropna(how="all").drop(["pos_file", "seed"])
-        table = table.astype(str).rename_axis("setting")
-        others = table.iloc[:, 1:]
-        table.iloc[:, 1:] = others.mask(others.eq(table.iloc[:, 0], axis=0), "")
         title = "settings that change the result; an empty cell: as in the first column"
-        print(results.show(title, table, format=settings.format))
+        print(results.show(title, used_settings(rows), format=settings.format))
         return
     if settings.show == "training":
-        frames = []
-        for run in rows.drop_duplicates("run").itertuples():
-            lines = logged(run.run)
-            if not lines:
-                raise UserError(
-                    f"{run.run}/metrics.jsonl is missing: --show=training needs run folders"
-                )
-            frame = pd.DataFrame(lines, columns=["tokens", "loss", "val_loss"])
-            frames.append(frame.assign(label=run.label))
-        losses = pd.concat(frames).groupby(["label", "tokens"], sort=False).mean()
+        losses = training_losses(rows)
         print(results.show("loss, mean over seeds", losses.dropna(), format=settings.format))
         if settings.out:
             plot_training(losses, settings.out, size)
