@@ -34,7 +34,7 @@ from scheme import all_pieces, options_of, parse
 #   pos          our scheme
 #   options      its options that the family also has: our name -> theirs
 #   ours         settings of ours that every model of the family has
-#   activations  theirs -> our `mlp`; where several mean the same, the first one is written
+#   activations  theirs -> our `mlp`; where several mean the same, the last one is written
 #   transposed   matrices are (in, out)
 #   by_head      the queries, keys and values of a head are stored together: (heads, 3, D)
 #   settings     our names and theirs
@@ -48,13 +48,13 @@ def table(text):
     return dict(line.split(maxsplit=1) for line in text.strip().splitlines())
 
 
-GELU = {"gelu_new": "gelu", "gelu_fast": "gelu", "gelu_pytorch_tanh": "gelu", "gelu": "gelu_exact"}
+GELU = {"gelu_fast": "gelu", "gelu_pytorch_tanh": "gelu", "gelu_new": "gelu", "gelu": "gelu_exact"}
 LLAMA = {
     "class": "LlamaForCausalLM",
     "pos": "rope",
     "options": {"base": "rope_theta"},
     "ours": {"norm": "rmsnorm"},
-    "activations": {"silu": "swiglu"},
+    "activations": {"swish": "swiglu", "silu": "swiglu"},
     "layers": "model.layers",
     "settings": table("""
         vocab_size      vocab_size
@@ -69,7 +69,7 @@ LLAMA = {
         norm_eps        rms_norm_eps
         tie_embeddings  tie_word_embeddings
     """),
-    "defaults": {},
+    "defaults": {"hidden_act": "silu", "rms_norm_eps": 1e-6},
     "weights": table("""
         wte         model.embed_tokens
         ln_1        input_layernorm
@@ -88,6 +88,7 @@ OLMO2 = {
     **LLAMA,
     "class": "Olmo2ForCausalLM",
     "ours": {"norm": "rmsnorm", "norm_place": "after", "qk_norm": "all"},
+    "defaults": {"hidden_act": "silu", "rms_norm_eps": 1e-5},
     "weights": {
         **LLAMA["weights"],
         "ln_1": "post_attention_layernorm",
@@ -114,7 +115,11 @@ FAMILIES = {
             norm_eps        layer_norm_epsilon
             tie_embeddings  tie_word_embeddings
         """),
-        "defaults": {"tie_word_embeddings": True},
+        "defaults": {
+            "activation_function": "gelu_new",
+            "layer_norm_epsilon": 1e-5,
+            "tie_word_embeddings": True,
+        },
         "weights": table("""
             wte                  transformer.wte
             pos.pieces.0_learned transformer.wpe
@@ -148,7 +153,12 @@ FAMILIES = {
             tie_embeddings  tie_word_embeddings
             parallel_blocks use_parallel_residual
         """),
-        "defaults": {"rotary_pct": 0.25},
+        "defaults": {
+            "hidden_act": "gelu",
+            "layer_norm_eps": 1e-5,
+            "rotary_pct": 0.25,
+            "use_parallel_residual": True,
+        },
         "weights": table("""
             wte         gpt_neox.embed_in
             ln_1        input_layernorm
@@ -169,13 +179,23 @@ FAMILIES = {
         "class": "Qwen3ForCausalLM",
         "ours": {"norm": "rmsnorm", "qk_norm": True},
     },
-    "smollm3": {**LLAMA, "defaults": {"rope_theta": 2000000.0, "tie_word_embeddings": True}},
+    "smollm3": {
+        **LLAMA,
+        "defaults": {
+            **LLAMA["defaults"],
+            "no_rope_layer_interval": 4,
+            "rope_theta": 2000000.0,
+            "tie_word_embeddings": True,
+        },
+    },
     "cohere2": {
         **LLAMA,
         "options": {"base": "rope_theta", "layout": "layout"},
         "ours": {"parallel_blocks": True},
         "settings": {**LLAMA["settings"], "norm_eps": "layer_norm_eps"},
         "defaults": {
+            "hidden_act": "silu",
+            "layer_norm_eps": 1e-5,
             "layout": "interleaved",
             "sliding_window_pattern": 4,
             "tie_word_embeddings": True,
@@ -186,6 +206,7 @@ FAMILIES = {
     "olmo3": {
         **OLMO2,
         "defaults": {
+            **OLMO2["defaults"],
             "rope_theta": 500000.0,
             "sliding_attention": {"rope_type": "default", "rope_theta": 500000.0},
             "sliding_window_pattern": 4,
@@ -209,7 +230,12 @@ FAMILIES = {
             norm_eps        layer_norm_epsilon
             tie_embeddings  tie_word_embeddings
         """),
-        "defaults": {"seq_length": 2048, "activation": "gelu", "tie_word_embeddings": True},
+        "defaults": {
+            "activation": "gelu",
+            "layer_norm_epsilon": 1e-5,
+            "seq_length": 2048,
+            "tie_word_embeddings": True,
+        },
         "weights": table("""
             wte         transformer.word_embeddings
             ln_e        transformer.word_embeddings_layernorm
@@ -228,6 +254,7 @@ FAMILIES = {
 EXTENSIONS = {
     "default": ("", {}),
     "linear": ("pi", {"factor": "factor"}),
+    "dynamic": ("dynamic_ntk", {"factor": "factor"}),
     "yarn": (
         "yarn",
         {"factor": "factor", "alpha": "beta_slow", "beta": "beta_fast", "truncate": "truncate"},
@@ -237,16 +264,16 @@ EXTENSIONS = {
         {"factor": "factor", "low": "low_freq_factor", "high": "high_freq_factor"},
     ),
 }
-# names that a config.json may use for one of the above: BLOOM's first models, transformers 5; and
-# the length that a model was first trained at, which counts if it was extended
+# names that a config.json may use for one of the above: BLOOM's first models, transformers 5
 SYNONYMS = {
     "n_embed": "hidden_size",
     "num_attention_heads": "n_head",
     "rope_theta": "rotary_emb_base",
     "partial_rotary_factor": "rotary_pct",
     "type": "rope_type",
-    "original_max_position_embeddings": "max_position_embeddings",
 }
+ORIGINAL = "original_max_position_embeddings"  # the length first trained at, but not of `dynamic`
+LAYERED = ("mistral", "smollm3", "cohere2", "olmo3")  # families whose layers may differ
 # settings that are supported at one value only, which a config.json may leave out
 FIXED = {
     "scale_attn_weights": True,
@@ -300,17 +327,21 @@ def read_positions(kind, theirs, n_layer):
             layer_type = theirs["layer_types"][n]
         elif kind == "mistral" and "sliding_window" in theirs:
             layer_type = "sliding_attention"
-        elif (n + 1) % theirs.get("sliding_window_pattern", 1) != 0:
+        elif kind in ("cohere2", "olmo3") and (n + 1) % theirs["sliding_window_pattern"] != 0:
             layer_type = "sliding_attention"
         words = theirs | theirs.get(layer_type, {})  # olmo3 has rotary settings for each type
-        if kind == "olmo3" and words["rope_type"] != "default":
-            raise UserError(f"it is of type olmo3 with rope_type {words['rope_type']}")
+        rope_types = {theirs["rope_type"], words["rope_type"]}
+        if kind == "olmo3" and rope_types != {"default"}:
+            raise UserError(f"it is of type olmo3 with rope_type {' and '.join(rope_types)}")
         layer = expression(family["pos"], family["options"], words)
         if kind == "cohere2" and layer_type == "full_attention":
             layer = "nope"
-        if kind == "smollm3" and not theirs["no_rope_layers"][n]:  # its name is wrong: 1 turns
-            layer = "nope"
-        if layer_type == "sliding_attention":
+        if kind == "smollm3":
+            turns = (n + 1) % theirs["no_rope_layer_interval"]
+            if "no_rope_layers" in theirs:
+                turns = theirs["no_rope_layers"][n]  # its name is wrong: 1 turns
+            layer = layer if turns else "nope"
+        if layer_type == "sliding_attention" and kind in LAYERED:
             layer += f" + window(size={theirs['sliding_window']})"
         elif layer_type != "full_attention":
             raise UserError(f"it is of type {kind}, with {layer_type} in layer_types")
@@ -340,14 +371,18 @@ def read_settings(config, bias):
     for name, value in {**config, **rope}.items():
         if value is not None:
             theirs[name] = theirs[SYNONYMS.get(name, name)] = value
+    if theirs["rope_type"] not in ("default", "dynamic") and ORIGINAL in theirs:
+        theirs["max_position_embeddings"] = theirs[ORIGINAL]
 
     ours = {"bias": bias, **family["ours"]}
     for name, key in family["settings"].items():
         ours[name] = theirs.get(key)
     rope_type = theirs["rope_type"]
     refused = [f"{key}={theirs[key]}" for key in FIXED if theirs[key] != FIXED[key]]
-    if ours["mlp"] not in family["activations"] or rope_type not in EXTENSIONS:
-        refused.append(f"activation {ours['mlp']} with rope_type {rope_type}")
+    if ours["mlp"] not in family["activations"]:
+        refused.append(f"activation {ours['mlp']}")
+    if rope_type not in EXTENSIONS:
+        refused.append(f"rope_type {rope_type}")
     if refused:
         raise UserError(
             f"it is of type {kind} with {', '.join(refused):.200}, which is not supported"
@@ -381,19 +416,21 @@ def write_settings(config):
         "eos_token_id": None,
     }
     words = ours | options
+    # where several names mean the same, the last one; an unknown one is refused below
+    words["mlp"] = list(family["activations"])[-1]
     for activation, mlp in family["activations"].items():
-        words["mlp"] = activation
         if mlp == config.mlp:
-            break  # else the last one stays, and reading it back differs
+            words["mlp"] = activation
     for name, key in (family["settings"] | family["options"]).items():
         theirs[key] = words.get(name)
     extension, values = ours["extend"][0]
     for rope_type, (name, options) in EXTENSIONS.items():
         if name == extension and values["factor"] != "auto":
             rope = {key: values[option] for option, key in options.items()}
-            rope["original_max_position_embeddings"] = config.block_size
             theirs["rope_scaling"] = {"rope_type": rope_type, **rope}
-            theirs["max_position_embeddings"] = round(config.block_size * values["factor"])
+            if rope_type != "dynamic":
+                theirs["rope_scaling"][ORIGINAL] = config.block_size
+                theirs["max_position_embeddings"] = round(config.block_size * values["factor"])
 
     # reading it back must give the same settings
     nearest = in_full(read_settings(theirs, config.bias))
@@ -462,7 +499,15 @@ def load_model(name: str | Path) -> GPT:
                     weights[key] = x
         has_bias = any(key.endswith(".bias") for key in weights)
         model = GPT(read_settings(config, has_bias)).eval()
-    except (SafetensorError, AttributeError, LookupError, TypeError, ValueError) as error:
+        scale = float(config.get("logit_scale", 0.0625))
+    except (
+        SafetensorError,
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise UserError(f"{name} cannot be read here: {error!s:.300}") from error
 
     kind = config["model_type"]
@@ -482,7 +527,7 @@ def load_model(name: str | Path) -> GPT:
             f"{name} has weights that a {kind} does not have: {', '.join(sorted(left_over)):.200}"
         )
     if kind == "cohere2":
-        model.ln_f.weight *= config.get("logit_scale", 0.0625)
+        model.ln_f.weight *= scale
     return model
 
 
@@ -530,29 +575,33 @@ def save_tokenizer(corpus, folder):
     """tokenizer.json and tokenizer_config.json, which give the tokens of a corpus."""
     kind = corpus.meta["tokenizer"]
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    if kind == "gpt2":
+        settings["eos_token"] = "<|endoftext|>"
+    write_json(folder / "tokenizer_config.json", settings)
     if kind == "file":
         shutil.copy(corpus.folder / "tokenizer.json", folder)
-    else:
-        from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+        return
 
-        # characters, bytes, or GPT-2's tokens: every way to cut a token into two is a merge
-        names = token_names(corpus)
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    names = token_names(corpus)
+    if kind == "char":
+        tokenizer = Tokenizer(models.WordLevel(names))
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+        tokenizer.decoder = decoders.Fuse()
+    else:
+        # bytes, or GPT-2's tokens: every way to cut a token into two tokens is a merge
         merges = []
         for name in names:
             for cut in range(1, len(name)):
-                pair = (name[:cut], name[cut:])
-                if set(pair) <= names.keys():
-                    merges.append(pair)
+                if name[:cut] in names and name[cut:] in names:
+                    merges.append((name[:cut], name[cut:]))
         tokenizer = Tokenizer(models.BPE(names, merges))
-        tokenizer.decoder = decoders.Fuse()
-        if kind != "char":
-            tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-            tokenizer.decoder = decoders.ByteLevel()
-        if kind == "gpt2":
-            settings["eos_token"] = "<|endoftext|>"
-            tokenizer.add_special_tokens(["<|endoftext|>"])
-        tokenizer.save(str(folder / "tokenizer.json"))
-    write_json(folder / "tokenizer_config.json", settings)
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+    if kind == "gpt2":
+        tokenizer.add_special_tokens(["<|endoftext|>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
 
 
 def check_tokenizer(name: str | Path, corpus: data.Corpus) -> None:

@@ -68,6 +68,12 @@ THEIRS = {
     "bloom": BLOOM,
     "bloom untied": dict(BLOOM, tie_word_embeddings=False),
     "llama linear": scaled(rope_type="linear"),
+    "llama dynamic": WIDE  # the length before extending is that of max_position_embeddings
+    | dict(
+        rope_parameters=dict(
+            YARN, rope_type="dynamic", factor=2.0, original_max_position_embeddings=5
+        )
+    ),
     "llama yarn": scaled(),
     "llama yarn set": scaled(beta_fast=4.0, beta_slow=0.5, truncate=False),
     "llama llama3": scaled(rope_type="llama3", low_freq_factor=0.5, high_freq_factor=2.0),
@@ -81,6 +87,7 @@ OURS = {  # family -> models of ours that are written as it
         dict(pos="rope"),
         dict(pos="rope(base=500, fraction=0.5)", n_embd=32, parallel_blocks=True, bias=True),
         dict(extend="pi(factor=2.5)"),
+        dict(extend="dynamic_ntk(factor=2)"),
     ],
     "llama": [
         dict(**BLOCK, n_kv_head=1, head_dim=10, tie_embeddings=False),
@@ -208,7 +215,6 @@ REFUSED_HERE = [
     (dict(**OLMO, bias=True), "llama, has norm_place=before, .*qk_norm=False, not all"),
     (dict(**OLMO, pos="rope + window(size=4)"), "olmo2, has pos=.*not .*window"),
     (dict(extend="yarn"), "has extend=.*none.*, not .*yarn"),
-    (dict(extend="dynamic_ntk(factor=2)"), "has extend=.*none.*, not .*dynamic_ntk"),
     (dict(extend="none | pi(factor=2)"), "has extend=.*none.*, not .*none.*pi"),
     (dict(extend="pi(factor=2) | none"), "has extend=.*pi.*, not .*pi.*none"),
     (dict(extend="yarn(factor=4, mscale=0.5)"), "mscale': 1.0.*not .*mscale': 0.5"),
@@ -230,7 +236,7 @@ REFUSED_THERE = [
     (dict(model_type="smollm3", use_sliding_window=True), "smollm3 with use_sliding_window"),
     (dict(model_type="llama", layer_types=["chunked_attention"] * 2), "llama, with chunked_atten"),
     (dict(model_type="smollm3", no_rope_layers=[1]), "cannot be read here"),
-    (dict(model_type="qwen3", layer_types=["sliding_attention"] * 2), "sliding_window"),
+    (dict(model_type="qwen3", layer_types=["sliding_attention"] * 2), "with sliding_attention in"),
     (
         dict(model_type="olmo3", rope_scaling=YARN, layer_types=["full_attention"] * 2),
         "olmo3 with rope_type yarn",
@@ -242,7 +248,6 @@ REFUSED_THERE = [
     (dict(hidden_size=None), "n_embd"),
     (dict(quantization_config={"bits": 4}), "quantization_config"),
     (dict(rope_scaling={"type": "su"}), "rope_type su"),
-    (dict(rope_scaling={"type": "dynamic", "factor": 2.0}), "rope_type dynamic"),
     (dict(rope_scaling={"type": "yarn", "factor": 2.0, "mscale_all_dim": 1}), "mscale_all_dim"),
     (dict(rope_scaling={"type": "linear", "factor": 0.5}), "factor"),
     (dict(num_hidden_layers=3), r"lacks the weight model.layers.2.* of shape \(24,\)"),
