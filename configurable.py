@@ -509,7 +509,7 @@ def read_config_file(cls: type[Settings], path: Path) -> dict:
                     check_name(cls, name)
                     if name == "pos_file":
                         raise UserError(
-                            "give it on the command line, --pos_file=FILE.py: it is code"
+                            "pos_file is code: give it on the command line, --pos_file=FILE.py"
                         )
                     chosen[name] = checked(cls, name, ast.literal_eval(value))
                 case _:
@@ -608,9 +608,12 @@ def replace_file(path: Path, write: Callable) -> str:
             os.fsync(file.fileno())
         digest = sha256(aside)
         os.replace(aside, path)
-    except (OSError, RuntimeError) as error:  # torch.save makes the first a RuntimeError
+    except (OSError, RuntimeError) as error:  # a full disk; torch.save hides it in the second
+        reason = error
+        if not isinstance(error, OSError):
+            reason = error.__context__ or error
         raise UserError(
-            f"{path} cannot be written ({error}): the disk may be full. The old file is unchanged"
+            f"{path} cannot be written ({reason}): the old file is unchanged"
         ) from error
     finally:
         aside.unlink(missing_ok=True)

@@ -183,14 +183,13 @@ def provenance() -> dict:
 
 def scheme_files(scheme: Scheme) -> dict:
     """{name: path} of the files that define the pieces of a scheme, of the modules that these
-    import from zoo/ or from the user's folder, and of the files that options name.
+    import from zoo/ or from the user's folder, directly or through others, and of the files that
+    options name.
 
     Names are such as "posenc.py", "zoo/fire.py", "pos_file.py", or "helper.py" for a module beside
-    the user's file; option files have their base names. Imports are found in the text: each file
-    (and everything in a folder) that a word of an import statement names is taken for a module.
+    the user's file; option files have their base names. Imports are found in the text.
     """
     files = {"posenc.py": ROOT / "posenc.py"}
-    folder = scheme.pos_file.parent if scheme.pos_file else ZOO
     waiting = []
     for piece in (*scheme.pieces.values(), *scheme.extensions.values()):
         waiting.append(Path(inspect.getfile(type(piece))).resolve())
@@ -200,21 +199,29 @@ def scheme_files(scheme: Scheme) -> dict:
         path = waiting.pop()
         if path in files.values() or not path.is_file():
             continue
-        if path == scheme.pos_file:
-            name = OWN_FILE
-        elif path.parent == ZOO:
-            name = f"zoo/{path.name}"
+        folder = scheme.pos_file.parent if scheme.pos_file else ZOO
+        if path.parent == ZOO:
+            folder = ZOO
+            files[f"zoo/{path.name}"] = path
+        elif path == scheme.pos_file:
+            files[OWN_FILE] = path
         else:
-            name = path.relative_to(folder).as_posix()
-        files[name] = path
+            files[path.relative_to(folder).as_posix()] = path
+        modules = []
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                words = re.findall(r"\w+", ast.unparse(node))  # of "from zoo.fox import add_decay"
-                if "configurable" in words:  # counts for no scheme
-                    continue
-                place = ZOO if "zoo" in words else folder
-                for word in words:
-                    waiting += [place / f"{word}.py", *(place / word).rglob("*.py")]
+            if isinstance(node, ast.Import):
+                modules += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):  # the name may be that of a module
+                modules += [f"{node.module or ''}.{alias.name}" for alias in node.names]
+        for module in modules:
+            parts = module.strip(".").split(".")
+            if parts[0] in ("posenc", "configurable"):
+                continue  # posenc.py counts for every scheme, configurable.py for none
+            root = ROOT if parts[0] == "zoo" else folder
+            for place in (path.parent, root):
+                for part in parts:  # of a.b.c: a, a.b and a.b.c
+                    place = place / part
+                    waiting += [place.with_suffix(".py"), place / "__init__.py"]
     return files
 
 
@@ -226,8 +233,10 @@ def read_config(folder: str | Path) -> dict:
     try:
         config = read_json(path)
         config["settings"] = asdict(TrainSettings(**config["settings"]))
-    except (KeyError, TypeError, UserError) as error:  # a setting may no longer exist
-        raise UserError(f"{path} is damaged or of another version ({error}): {RESTORE}") from None
+    except TypeError as error:  # a setting that no longer exists
+        raise UserError(f"{path} is of another version of this program: {error}") from None
+    except (KeyError, UserError) as error:
+        raise UserError(f"{path} is damaged ({error}): {RESTORE}") from None
     return config
 
 
@@ -257,14 +266,18 @@ def scheme_digests(scheme: Scheme) -> dict:
 
 
 def scheme_sha256(path: Path) -> str:
-    """SHA-256 of a file that defines a scheme, without what is said in docstrings."""
-    text = path.read_text(encoding="utf-8", errors="replace")
-    with contextlib.suppress(SyntaxError, ValueError):  # it is not Python, or damaged
+    """SHA-256 of a file that defines a scheme, without the docstrings if it is Python."""
+    if path.suffix != ".py":
+        return sha256(path)
+    text = path.read_text(encoding="utf-8")
+    code = text
+    with contextlib.suppress(SyntaxError):  # of a damaged file
         for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-                docstring = ast.get_docstring(node, clean=False)
-                text = text.replace(f'"""{docstring}"""', "", 1)
-    return hashlib.sha256(text.encode()).hexdigest()
+            is_documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+            if is_documented and ast.get_docstring(node):
+                code = code.replace(ast.get_source_segment(text, node.body[0]), "", 1)
+    lines = [line for line in code.split("\n") if line.strip()]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def is_of_program(name: str) -> bool:

@@ -24,7 +24,7 @@ from posenc import Piece
 from runs.device import is_out_of_memory
 from scheme import mentions_in, parse
 
-METHODS = "ids draw embed tables bias temperature mask along score weights output".split()
+METHODS = "ids draw embed turn bias temperature mask along score weights output".split()
 NEAR = 1e-4  # how much logits may differ if they are computed in two ways
 NOISE = 1e-7  # a gradient below is a rounding error; in all of the zoo the others are above 1e-4
 
@@ -108,17 +108,21 @@ def examine(
 
 
 def check_names(cls):
-    """Refuse a scheme that has attributes but none of the methods of the contract, or an attribute
-    that nothing uses with a name close to one of the contract's.
+    """Refuse a scheme that has attributes but none of the methods of the contract, turn without
+    tables, or an attribute that nothing uses with a name close to one of the contract's.
     """
     attributes = [name for name in vars(cls) if name[0] != "_"]
     if attributes and not any(getattr(cls, method) for method in METHODS):
-        raise Fault(f"has {attributes[0]}, but none of the methods {', '.join(METHODS)}")
-    source = inspect.getsource(inspect.getmodule(cls))
-    for name in attributes:
-        near = difflib.get_close_matches(name, vars(Piece), 1, 0.65)
-        if near and not hasattr(cls.__base__, name) and f".{name}" not in source:
-            raise Fault(f"has {name}, which no piece has: did you mean {near[0]}?")
+        raise Fault(f"has {attributes[0]}, but none of the methods of posenc.Piece")
+    if bool(cls.turn) != bool(cls.tables):
+        raise Fault("must have both tables and turn, or neither")
+    for base in cls.__mro__[: cls.__mro__.index(Piece)]:
+        source = inspect.getsource(inspect.getmodule(base))
+        for name in vars(base):
+            near = difflib.get_close_matches(name, vars(Piece), 1, 0.65)
+            is_known = name[0] == "_" or hasattr(base.__base__, name) or f".{name}" in source
+            if near and not is_known:
+                raise Fault(f"has {name}, which no piece has: did you mean {near[0]}?")
 
 
 def small_model(config, pos_file, folder):
@@ -177,8 +181,9 @@ def check_short(model, again, vocab_size, length):
         p.data.add_(moves[name])
     again.load_state_dict(model.state_dict())
     plain = logits_of(model, tokens)
-    rule = "give the same logits each time, also if built anew (seed a torch.Generator, or "
-    check_same(plain, logits_of(again, tokens), rule + "persistent=True)")
+    check_same(plain, logits_of(model, tokens), "give the same logits each time")
+    rule = "make the same constants each time (seed a torch.Generator, or persistent=True)"
+    check_same(plain, logits_of(again, tokens), rule)
     check_same(plain[:2], logits_of(model, tokens[:2]), "not read other texts of the batch", NEAR)
     for train in (False, True):
         check_causal(model, tokens, train)
@@ -188,27 +193,38 @@ def check_short(model, again, vocab_size, length):
     for path in ("", "scored"):  # the fast one, and the reference: a query without keys is NaN
         with patch.multiple(attention, BLOCK_ROWS=7, SHARED_BYTES=0, FORCED_PATH=path):
             check_same(plain, logits_of(model, tokens), "give the same logits in blocks", NEAR)
-    # some parameters are used by a single token of the vocabulary only
-    for texts in (tokens, pairs, *torch.arange(vocab_size)[:, None].split(1024)):
-        logits = logits_of(model, texts, True)
-        # without the softmax too: it cancels what is added to all scores of a query, as the last
-        # bias of fire, and such a parameter is no fault
-        with patch.object(torch.Tensor, "softmax", lambda x, dim: x.sigmoid()):
-            with patch.object(attention, "FORCED_PATH", "scored"):
-                logits = logits + logits_of(model, texts, True)
-        logits.log_softmax(-1)[..., 0].mean().backward()
-        untrained = []
-        for name, p in parameters.items():
-            size = 0.0 if p.grad is None else p.grad.abs().max()
-            if not size < torch.inf:
-                raise Fault(f"must have finite gradients; that of {name} is not (sqrt of 0?)")
-            if size <= NOISE:
-                untrained.append(name)
-            p.data.sub_(2 * moves[name])  # to the other side of the initial value
-            moves[name].neg_()
-        if not untrained:
+    for texts in (tokens, pairs):
+        if not untrained(model, texts, parameters, moves):
             return
-    raise Fault(f"has parameters without a gradient: {', '.join(untrained)}")
+    # a parameter that adds the same to all scores of a query, such as the last bias of fire, has no
+    # gradient because the softmax cancels it; that is no fault: without the softmax it has one
+    no_softmax = patch.object(torch.Tensor, "softmax", lambda scores, *_, **__: scores.sigmoid())
+    with no_softmax, patch.object(attention, "FORCED_PATH", "scored"):
+        names = untrained(model, tokens, parameters, moves)
+    # some parameters are used by a single token of the vocabulary only
+    for texts in torch.arange(vocab_size)[:, None].split(1024):
+        if not names:
+            return
+        names = untrained(model, texts, parameters, moves)
+    if names:
+        raise Fault(f"has parameters without a gradient: {', '.join(names)}")
+
+
+def untrained(model, texts, parameters, moves):
+    """The names of the parameters without a gradient from these texts or earlier ones; Fault if one
+    is not finite. Then each parameter goes to the other side of its initial value.
+    """
+    logits_of(model, texts, True).log_softmax(-1)[..., 0].mean().backward()
+    names = []
+    for name, p in parameters.items():
+        size = 0.0 if p.grad is None else p.grad.abs().max()
+        if not size < torch.inf:
+            raise Fault(f"must have finite gradients; that of {name} is not (sqrt of 0?)")
+        if size <= NOISE:
+            names.append(name)
+        p.data.sub_(2 * moves[name])
+        moves[name].neg_()
+    return names
 
 
 def check_long(model, length):

@@ -105,10 +105,10 @@ MISTAKES = {
     ),
     "    def bias(self, h, i, j):\n        i - j\n": "dip: bias must return a tensor, not None",
     "    def forward(self, h, i, j):\n        return i - j\n": "dip has forward, but none of the methods",
-    "    def turn(self, x, tables, is_key):\n        return x\n": "dip has turn, but none of the methods ids, draw, embed, tables",
+    "    def turn(self, x, tables, is_key):\n        return x\n": "dip must have both tables and turn",
     "    def bias(self, h, i, j):\n        return self.a * (j - i)\n"
     "    def __init__(self, shape):\n        super().__init__()\n"
-    "        self.register_buffer('a', torch.rand(1), persistent=False)\n": "dip must give the same logits each time, also if built anew",
+    "        self.register_buffer('a', torch.rand(1), persistent=False)\n": "dip must make the same constants",
     "    def draw(self, length, generator):\n        return torch.arange(length).flip(0)\n": (
         "dip: draw must give ids in ascending order"
     ),
