@@ -83,10 +83,14 @@ def check_length(corpus: Corpus, block_size: int) -> None:
     if corpus.is_text:
         return
     inputs = row_inputs(corpus, "train")
-    if block_size > inputs or ("rows" in corpus.meta and block_size < inputs):
+    if "rows" in corpus.meta and block_size != inputs:
         raise UserError(
-            f"the training rows of {corpus.name} have {inputs} inputs: set --block_size={inputs}, "
-            "or make other rows with its prepare.py"
+            f"the rows of {corpus.name} have {inputs} inputs: set --block_size={inputs}"
+        )
+    if block_size > inputs:
+        raise UserError(
+            f"the training rows of {corpus.name} have {inputs} inputs: lower --block_size, or "
+            "make them again with a greater --trained"
         )
 
 

@@ -495,7 +495,7 @@ def test_a_corpus_of_rows_is_trained_at_its_length(folder):
     for length in (2, 100, 128):
         rows.check_length(recalls, length)
     rows.check_length(text, 999)
-    with pytest.raises(UserError, match="rows of recall have 128 inputs: set --block_size=128, or"):
+    with pytest.raises(UserError, match="rows of recall have 128 inputs: lower --block_size, or"):
         rows.check_length(recalls, 129)
     with pytest.raises(UserError, match="the test rows of recall have only 512 inputs"):
         rows.tested_chunks(recalls, 513, 9)
