@@ -28,7 +28,7 @@ if __name__ == "__main__":  # --help answers before torch is imported
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,13 +39,7 @@ import torch
 import data
 from configurable import PROTOCOLS, EvaluateSettings, UserError, configure, run_program
 from data import context
-from data.rows import (
-    TEXT,
-    targets_of,
-    tested_chunks,
-    tested_sizes,
-    unread,
-)
+from data.rows import TEXT, targets_of, tested_chunks, tested_sizes, unread
 from runs import answers, device, diagnose, results
 from runs.answers import BATCH_TOKENS
 from runs.checkpoint import (
@@ -62,7 +56,7 @@ from runs.results import describe_run, tested_lengths
 
 MOST_WINDOWS = 64  # places of fixed_targets by default, and the most windows of one forward pass
 CHUNKS = 16  # of the text in nonoverlapping
-CHUNK = 4096  # inputs of a chunk
+CHUNK = 4096  # inputs of a chunk, at most
 MAX_SCORED = 32  # targets at a place of fixed_targets
 LARGEST_REACH = 65536  # inputs, a power of two
 MOST_PLACES = 65536  # from which those for tuning are taken
@@ -83,26 +77,13 @@ class Places:
     the whole split if the places are `across_documents`.
     """
 
+    corpus: str  # its name
     reach: int  # the longest test length of fixed_targets, in inputs
     candidates: int
     ends: np.ndarray  # (windows,) offset of each place's last target, in van der Corput's order
     scored: int  # targets at a place
     tokens: int  # in the split
-    chunk_size: int  # inputs of a chunk, unless the test length is longer
     across_documents: bool  # whether the windows run across the starts of documents
-
-
-@dataclass(frozen=True)
-class Windows:
-    """What a test reads: n windows in each block, whose scored targets follow one another."""
-
-    ends: np.ndarray  # (blocks, n) offset of the last target of each window
-    lengths: np.ndarray  # (n,) inputs of a window
-    scored: np.ndarray  # (n,) how many targets of a window, the last ones, are scored
-
-    def targets(self) -> np.ndarray:
-        """The offsets of all scored targets in the split, (blocks, targets)."""
-        return self.ends[:, -1:] + np.arange(1 - self.scored.sum(), 1)
 
 
 def find_places(corpus: data.Corpus, windows: int = MOST_WINDOWS) -> Places:
@@ -126,8 +107,7 @@ def find_places(corpus: data.Corpus, windows: int = MOST_WINDOWS) -> Places:
         shares = np.append(shares, shares + 0.5 / len(shares))
     ends = candidates[(shares * len(candidates)).astype(np.int64)]
     scored = max(1, min(MAX_SCORED, reach // 4))  # so that a shorter test looks no further back
-    chunk_size = min(CHUNK, floor_power_of_two((n_tokens - 1) // CHUNKS))
-    return Places(reach, len(candidates), ends, scored, n_tokens, chunk_size, across)
+    return Places(corpus.name, reach, len(candidates), ends, scored, n_tokens, across)
 
 
 def floor_power_of_two(number: int) -> int:
@@ -143,30 +123,60 @@ def longest_reach(inputs: np.ndarray) -> int:
     return floor_power_of_two(min(LARGEST_REACH, int(median)))
 
 
-# ---- protocols: the windows of each
+# ---- protocols
 
 
-def fixed_targets(places: Places, length: int) -> Windows:
+@dataclass(frozen=True)
+class Window:
+    """What a test reads in each of its blocks: `length` inputs, the last `scored` targets scored.
+
+    A block may have several windows, whose scored targets follow one another.
+    """
+
+    ends: np.ndarray  # (blocks,) offset of the last target in each block
+    length: int
+    scored: int
+
+
+def fixed_targets(places: Places, length: int) -> list[Window]:
     """The windows of `length` inputs that score the targets of the places, one block for each.
 
     A place has several windows if they are short: each scores its last length / 2 targets.
+    UserError if the text is too short.
     """
+    if length > places.reach or places.candidates < len(places.ends):
+        raise UserError(
+            f"the validation text of {places.corpus} allows {places.candidates} windows of at most "
+            f"{places.reach} tokens, not {len(places.ends)} of {length}: lower eval_lengths or "
+            "eval_windows, or add longer documents"
+        )
     most = min(places.scored, max(1, length // 2))  # targets of a window
-    # how many targets of the place follow those of each of its n windows, (n,)
-    after = np.arange(0, places.scored, most)[::-1]
-    ends = places.ends[:, None] - after
-    lengths = np.full(len(after), length)
-    scored = np.minimum(most, places.scored - after)  # the first window may have fewer
-    return Windows(ends, lengths, scored)
+    windows = []
+    # how many targets of the place follow those of a window; the first window may have fewer
+    for after in reversed(range(0, places.scored, most)):
+        scored = min(most, places.scored - after)
+        windows.append(Window(places.ends - after, length, scored))
+    return windows
 
 
-def nonoverlapping(places: Places, length: int) -> Windows:
-    """The chunks, cut every `length` inputs; the last window may be shorter. All are scored."""
-    size = max(places.chunk_size, length)
+def nonoverlapping(places: Places, length: int) -> list[Window]:
+    """The chunks, cut every `length` inputs; the last window may be shorter. All are scored.
+
+    A chunk is longer than CHUNK if `length` is. UserError if the text is too short.
+    """
+    size = min(CHUNK, floor_power_of_two((places.tokens - 1) // CHUNKS))
+    size = max(size, length)
     starts = data.evenly(places.tokens - size, CHUNKS)  # of the chunks
-    cuts = np.append(np.arange(0, size, length), size)  # in a chunk, with its two ends
-    lengths = np.diff(cuts)
-    return Windows(starts[:, None] + cuts[1:], lengths, lengths)
+    if len(starts) < CHUNKS:
+        raise UserError(
+            f"the {places.tokens} validation tokens of {places.corpus} are too few for "
+            f"{CHUNKS} chunks of {length}"
+        )
+    windows = []
+    for first in range(0, size, length):
+        end = min(first + length, size)
+        windows.append(Window(starts + end, end - first, end - first))
+    return windows
 
 
 # Each protocol: a function that gives its windows at a length. To add one, write it here and into
@@ -179,19 +189,10 @@ PROTOCOL_WINDOWS = {
 }
 
 
-def check_room(corpus: data.Corpus, places: Places, protocol: str, length: int) -> None:
-    """Raise UserError if a corpus is too short for a test."""
-    few = f"the {places.tokens} validation tokens of {corpus.name} are too few for"
-    if protocol == "nonoverlapping":
-        if places.tokens - max(places.chunk_size, length) < CHUNKS:
-            raise UserError(f"{few} {CHUNKS} chunks of {length}")
-    elif places.candidates < len(places.ends):
-        raise UserError(f"{few} {len(places.ends)} windows")
-    elif length > places.reach:
-        raise UserError(
-            f"the validation text of {corpus.name} allows windows of at most {places.reach} "
-            f"tokens, not {length}: lower eval_lengths, or add longer documents"
-        )
+def targets_in(windows: list[Window]) -> np.ndarray:
+    """The offsets of all scored targets in the split, (blocks, targets)."""
+    parts = [window.ends[:, None] + np.arange(1 - window.scored, 1) for window in windows]
+    return np.concatenate(parts, axis=1)
 
 
 def check_lengths(corpus: data.Corpus, windows: int, lengths: Sequence[int]) -> None:
@@ -199,7 +200,7 @@ def check_lengths(corpus: data.Corpus, windows: int, lengths: Sequence[int]) -> 
     if corpus.is_text:
         places = find_places(corpus, windows)
         for length in lengths:
-            check_room(corpus, places, "fixed_targets", length)
+            fixed_targets(places, length)
 
 
 # ---- losses
@@ -218,9 +219,13 @@ class Tester:
     processes: Processes = ALONE
     protocols: tuple[str, ...] = PROTOCOLS
 
+    def tokens_at(self, offsets: np.ndarray) -> torch.Tensor:
+        """The tokens of the split at these offsets, of the same shape, on the model's device."""
+        return torch.from_numpy(self.corpus.val[offsets].astype(np.int64)).to(self.compute.device)
+
     @torch.no_grad()
     def losses(
-        self, windows: Windows, limit: int | None = None, unshuffled: int | None = None
+        self, windows: list[Window], limit: int | None = None, unshuffled: int | None = None
     ) -> np.ndarray:
         """The nats of all scored targets, (blocks, targets), float64. The model is in eval mode.
 
@@ -230,22 +235,23 @@ class Tester:
         follow.
         """
         processes = self.processes
-        stops = np.cumsum(windows.scored)  # where in a block the targets of a window end
-        nats = np.zeros((len(windows.ends), stops[-1]))
-        for n, length in enumerate(windows.lengths.tolist()):
-            scored = windows.scored[n]
-            size = min(MOST_WINDOWS, floor_power_of_two(max(1, BATCH_TOKENS // length)))
+        of_windows = []  # the nats of each, (blocks, scored)
+        for window in windows:
+            nats = np.zeros((len(window.ends), window.scored))
+            size = min(MOST_WINDOWS, floor_power_of_two(max(1, BATCH_TOKENS // window.length)))
             for first in range(size * processes.rank, len(nats), size * processes.size):
-                batch = slice(first, first + size)  # of B blocks
-                offsets = windows.ends[batch, n, None] + np.arange(-length, 1)  # (B, length + 1)
-                if unshuffled is not None and unshuffled < length:
-                    far = offsets[:, : length - unshuffled]
+                batch = slice(first, first + size)  # of B blocks; offsets (B, length + 1)
+                offsets = window.ends[batch, None] + np.arange(-window.length, 1)
+                if unshuffled is not None:
+                    far = offsets[:, : max(0, window.length - unshuffled)]
                     np.random.default_rng(diagnose.SEED).permuted(far, axis=1, out=far)
-                tokens = torch.from_numpy(self.corpus.val[offsets].astype(np.int64))
-                tokens = tokens.to(self.compute.device)
+                tokens = self.tokens_at(offsets)
+                targets = tokens[:, -window.scored :]
                 with device.autocast(self.compute):
-                    losses = self.model.losses(tokens[:, :-1], tokens[:, -scored:], window=limit)
-                nats[batch, stops[n] - scored : stops[n]] = losses.cpu().double().numpy()
+                    losses = self.model.losses(tokens[:, :-1], targets, window=limit)
+                nats[batch] = losses.cpu().double().numpy()
+            of_windows.append(nats)
+        nats = np.concatenate(of_windows, axis=1)
         processes.sum(torch.from_numpy(nats))  # zero where another process has measured
         return nats
 
@@ -258,6 +264,36 @@ def losses_at(
 
 
 # ---- a test
+
+
+def extrapolation(tester: Tester, run_info: dict, settings: Any) -> dict:
+    """Test a model by every protocol at every length; returns the content of extrapolation.json.
+
+    A line is printed for each row. `run_info` is from `describe_run`. Of `settings`, eval_lengths
+    and eval_windows are used. The model is put into eval mode.
+    """
+    corpus = tester.corpus
+    started = time.perf_counter()
+    tester.model.eval()
+    measure = text_rows
+    if "rows" in corpus.meta:
+        measure = answer_rows
+    elif "questions" in corpus.meta:
+        measure = question_rows
+    rows = []
+    for row in measure(tester, run_info, settings):
+        text = row.get("reason") or f"{row['nats']:.4f} nats per {corpus.unit}"
+        print(f"{row['protocol']} at {row['length']}: {text}")
+        rows.append(row)
+    # of text: the standard error of the paired difference to the row of the same protocol at L
+    at_L = {row["protocol"]: row for row in rows if row["length"] == run_info["train_length"]}
+    for row in rows:
+        if "stderr_vs_L" in row:
+            difference = results.paired(row, at_L[row["protocol"]])
+            if difference:
+                row["stderr_vs_L"] = difference[1]
+    seconds = round(time.perf_counter() - started, 1)
+    return run_info | {"unit": corpus.unit, "rows": rows, "seconds": seconds}
 
 
 def begin_row(tester: Tester, run_info: dict, protocol: str, length: int, windows: int) -> dict:
@@ -275,76 +311,86 @@ def begin_row(tester: Tester, run_info: dict, protocol: str, length: int, window
         "step": run_info["step"],
         "tokens_trained": run_info["tokens_trained"],
         "checkpoint": run_info["checkpoint"],
+        "dtype": tester.compute.dtype_name,
         "windows": windows,
     }
 
 
-def extrapolation(tester: Tester, run_info: dict, settings: Any) -> dict:
-    """Test a model by every protocol at every length; returns the content of extrapolation.json.
-
-    `run_info` is from `describe_run`. Of `settings`, eval_lengths and eval_windows are used. The
-    model is put into eval mode.
-    """
-    corpus = tester.corpus
-    started = time.perf_counter()
-    tester.model.eval()
-    test = text_rows
-    if "rows" in corpus.meta:
-        test = answer_rows
-    elif "questions" in corpus.meta:
-        test = question_rows
-    rows = test(tester, run_info, settings)
-    seconds = round(time.perf_counter() - started, 1)
-    return run_info | {"unit": corpus.unit, "rows": rows, "seconds": seconds}
-
-
-def text_rows(tester: Tester, run_info: dict, settings: Any) -> list[dict]:
-    """The measured rows of a corpus of text. A line is printed for each."""
-    corpus = tester.corpus
-    train_length = run_info["train_length"]
-    places = find_places(corpus, settings.eval_windows)
-    rows = []
-    nats_at = {}  # of the targets of fixed_targets, (places, scored) or None, by length
+def text_rows(tester: Tester, run_info: dict, settings: Any) -> Iterator[dict]:
+    """The rows of a corpus of text: of each protocol at each length, then those of key targets."""
+    places = find_places(tester.corpus, settings.eval_windows)
+    fixed = []  # of fixed_targets: each row and the nats of its targets, or None
     for protocol in tester.protocols:
-        for length in tested_lengths(train_length, settings.eval_lengths):
-            row = begin_row(tester, run_info, protocol, length, len(places.ends))
-            fields, nats = loss_fields(tester, places, protocol, length, train_length)
-            row |= fields
-            rows.append(row)
-            print_row(row, corpus)
+        for length in tested_lengths(run_info["train_length"], settings.eval_lengths):
+            row, nats = text_row(tester, run_info, places, protocol, length)
             if protocol == "fixed_targets":
-                nats_at[length] = nats
-    fixed = [row for row in rows if row["protocol"] == "fixed_targets"]
-
-    # the first windows of the longest test again, in float32
-    finite = [row for row in fixed if row["nats"] is not None]
-    if finite and tester.compute.dtype is not None:
+                fixed.append((row, nats))
+            yield row
+    finite = [row for row, _ in fixed if row["nats"] is not None]
+    if not finite:
+        return
+    if tester.compute.dtype is not None:
+        # the first windows of the longest test again, in float32
         row = finite[-1]
         few = replace(places, ends=places.ends[:CHECK_WINDOWS])
         exact = replace(tester, compute=replace(tester.compute, dtype=None))
         nats = losses_at(exact, few, row["length"]).mean()
         difference = np.mean(row["block_nats"][:CHECK_WINDOWS]) - nats
-        where = f"fixed_targets at {row['length']}, {CHECK_WINDOWS} windows"
-        row["note"].append(f"{where}: {row['dtype']} minus float32 is {difference:+.5f} nats")
+        check = (
+            f"fixed_targets at {row['length']}, {CHECK_WINDOWS} windows: {row['dtype']} minus "
+            f"float32 is {difference:+.5f} nats"
+        )
+        row["note"] = "; ".join(filter(None, [row["note"], check]))
+    yield from key_rows(tester, places, fixed)
 
-    rows += key_rows(tester, run_info, places, fixed, nats_at)
-    for row in rows:
-        if "note" in row:
-            row["note"] = "; ".join(row["note"])
-    pair_with_L(rows, train_length)
-    return rows
+
+def text_row(
+    tester: Tester, run_info: dict, places: Places, protocol: str, length: int
+) -> tuple[dict, np.ndarray | None]:
+    """A row of a corpus of text, and the nats of its targets, (blocks, targets).
+
+    If it cannot be measured, the nats are None and the row has a reason.
+    """
+    corpus = tester.corpus
+    scheme = tester.model.pos
+    row = begin_row(tester, run_info, protocol, length, len(places.ends))
+    try:
+        windows = PROTOCOL_WINDOWS[protocol](places, length)
+        offsets = targets_in(windows)
+        row["windows"] = len(offsets)
+        row["targets"] = answers.digest(np.sort(offsets, axis=None))
+        scheme.check_length(length)
+    except UserError as error:
+        return row | {"nats": None, "reason": str(error)}, None
+
+    limit = None
+    if protocol == "windowed" and length > run_info["train_length"]:
+        limit = run_info["train_length"]
+    started = time.perf_counter()
+    nats = tester.losses(windows, limit)
+    inputs = len(nats) * sum(window.length for window in windows)
+    row["tokens_per_s"] = round(inputs / (time.perf_counter() - started), 1)
+    row["attention"] = tester.model.attention_path(length, limit)
+
+    notes = []
+    if places.across_documents and protocol != "nonoverlapping":
+        notes.append("windows run across documents, too few of which are long")
+    if len(np.unique(offsets)) < offsets.size:
+        notes.append("neighbouring blocks share targets, so standard errors are too small")
+    if any(piece.found_on == row["split_sha256"] for piece in scheme.extensions.values()):
+        notes.append(f"the file of {scheme.extend_text} was found on this text")
+    row["note"] = "; ".join(notes)
+
+    return row | target_fields(corpus, offsets, nats, np.ones(nats.shape, dtype=bool)), nats
 
 
 def key_rows(
-    tester: Tester, run_info: dict, places: Places, fixed: list[dict], nats_at: dict
-) -> list[dict]:
-    """Rows of key_targets, one for each of the rows of fixed_targets, unless there are too few.
-
-    For nats_at see `text_rows`.
+    tester: Tester, places: Places, fixed: list[tuple[dict, np.ndarray | None]]
+) -> Iterator[dict]:
+    """Rows of key_targets, unless there are too few: one for each row of fixed_targets, which come
+    with the nats of their targets, (places, scored), or None.
     """
     corpus = tester.corpus
-    if not any("dtype" in row for row in fixed):  # none could be measured
-        return []
     # the predictor's nats, (places, scored), with near and with far context; its weights are
     # fitted on as many other places
     ends = find_places(corpus, 2 * len(places.ends)).ends
@@ -353,80 +399,14 @@ def key_rows(
     is_key = context.key_targets(near, far)  # (places, scored)
     if is_key.sum() < FEW_KEYS:
         print(f"key_targets: not measured, {is_key.sum()} qualify, {FEW_KEYS} are needed")
-        return []
-    rows = []
-    for row in fixed:
-        length = row["length"]
-        offsets = fixed_targets(places, length).targets()
-        key = begin_row(tester, run_info, "key_targets", length, len(places.ends))
-        key |= {"targets": answers.digest(np.sort(offsets[is_key])), "nats": None}
-        for name in ("dtype", "attention", "diverged", "reason"):
-            if name in row:
-                key[name] = row[name]
-        if nats_at[length] is not None:
-            key["note"] = row["note"]
-            key |= target_fields(corpus, offsets, nats_at[length], is_key)
-        rows.append(key)
-        print_row(key, corpus)
-    return rows
-
-
-def pair_with_L(rows: list[dict], train_length: int) -> None:
-    """Set stderr_vs_L in rows of text: the standard error of the paired difference to the row of
-    the same protocol at L. A row keeps None where one of the two has no loss, or other targets.
-    """
-    at_L = {row["protocol"]: row for row in rows if row["length"] == train_length}
-    for row in rows:
-        difference = results.paired(row, at_L[row["protocol"]])
-        if difference:
-            row["stderr_vs_L"] = difference[1]
-
-
-def loss_fields(
-    tester: Tester, places: Places, protocol: str, length: int, train_length: int
-) -> tuple[dict, np.ndarray | None]:
-    """The measured fields of a row of text, and the nats of its targets, (blocks, targets).
-
-    If it cannot be measured, or the loss is not finite, the nats are None and there is a reason.
-    The "note" is a list, to which `text_rows` may add before it joins them.
-    """
-    corpus = tester.corpus
-    scheme = tester.model.pos
-    row = {"targets": None, "nats": None}
-    try:
-        check_room(corpus, places, protocol, length)
-        windows = PROTOCOL_WINDOWS[protocol](places, length)
-        offsets = np.sort(windows.targets(), axis=None)
-        row["windows"] = len(windows.ends)
-        row["targets"] = answers.digest(offsets)
-        scheme.check_length(length)
-    except UserError as error:
-        return row | {"reason": str(error)}, None
-
-    limit = None
-    if protocol == "windowed" and length > train_length:
-        limit = train_length
-    started = time.perf_counter()
-    nats = tester.losses(windows, limit)  # (blocks, targets)
-    inputs = int(windows.lengths.sum()) * len(nats)
-    row["tokens_per_s"] = round(inputs / (time.perf_counter() - started), 1)
-    row["attention"] = tester.model.attention_path(length, limit)
-    row["dtype"] = tester.compute.dtype_name
-
-    row["note"] = []
-    if places.across_documents and protocol != "nonoverlapping":
-        row["note"].append("windows run across documents, too few of which are long")
-    if (np.diff(offsets) == 0).any():
-        row["note"].append("neighbouring blocks share targets, so standard errors are too small")
-    if any(piece.found_on == corpus.split_sha256("val") for piece in scheme.extensions.values()):
-        row["note"].append(f"the file of {scheme.extend_text} was found on this text")
-
-    lost = np.sum(~np.isfinite(nats).all(axis=1))  # blocks
-    if lost:  # what the test found, and no error
-        reason = f"diverged: the loss is not finite in {lost} of {len(nats)} windows"
-        return row | {"diverged": True, "reason": reason}, None
-    counted = np.ones(nats.shape, dtype=bool)
-    return row | target_fields(corpus, windows.targets(), nats, counted), nats
+        return
+    offsets = targets_in(fixed_targets(places, places.reach))  # the same at every length
+    digest = answers.digest(np.sort(offsets[is_key]))
+    for row, nats in fixed:
+        key = row | {"protocol": "key_targets", "targets": digest}
+        if row["nats"] is not None:
+            key |= target_fields(corpus, offsets, nats, is_key)
+        yield key
 
 
 def target_fields(
@@ -444,7 +424,13 @@ def mean_fields(sums: np.ndarray, counts: np.ndarray, n_bytes: int) -> dict:
     `block_nats` are the means of the blocks if all have the same number of targets. Else they are
     the linearised ratio estimator (delta method): their mean is the mean over targets, and their
     standard error that of a ratio. As they are linear in nats, differences can be paired.
+
+    If the loss is not finite, it is None and there is a reason.
     """
+    lost = np.sum(~np.isfinite(sums))
+    if lost:  # what the test found, and no error
+        reason = f"diverged: the loss is not finite in {lost} of {len(sums)} blocks"
+        return {"nats": None, "diverged": True, "reason": reason}
     tokens = int(counts.sum())
     mean = float(sums.sum() / tokens)
     share = counts * len(sums) / tokens  # of all targets; 1 on average
@@ -461,7 +447,7 @@ def mean_fields(sums: np.ndarray, counts: np.ndarray, n_bytes: int) -> dict:
     }
 
 
-def question_rows(tester: Tester, run_info: dict, settings: Any) -> list[dict]:
+def question_rows(tester: Tester, run_info: dict, settings: Any) -> Iterator[dict]:
     """The rows of a corpus with questions: recall, and fixed_targets of the text around them.
 
     One pass at each length measures both. A block of the text is a document.
@@ -469,85 +455,46 @@ def question_rows(tester: Tester, run_info: dict, settings: Any) -> list[dict]:
     corpus = tester.corpus
     train_length = run_info["train_length"]
     windows = settings.eval_windows
-    rows = []
     for length in tested_lengths(train_length, settings.eval_lengths):
         row = begin_row(tester, run_info, "recall", length, windows) | {"trained": train_length}
-        rows.append(row)
         try:
             tester.model.pos.check_length(length)
             # (chunks, length + 1) each, and (chunks,); for `scored` see data.rows.chunks
             tokens, scored, documents = tested_chunks(corpus, length, windows)
         except UserError as error:
-            row |= {"nats": None, "reason": str(error)}
-            print_row(row, corpus)
+            yield row | {"nats": None, "reason": str(error)}
             continue
+        nats, right = answers.read(tester, tokens, targets_of(corpus, tokens, scored))
+        row["attention"] = tester.model.attention_path(length)
+        yield row | answers.measure_questions(corpus, scored, nats, right)
         is_text = scored == TEXT
-        started = time.perf_counter()
-        targets = targets_of(corpus, tokens, scored)
-        nats, right = answers.read(tester, tokens, targets)
-        measured = {
-            "tokens_per_s": round(scored.size / (time.perf_counter() - started), 1),
-            "attention": tester.model.attention_path(length),
-            "dtype": tester.compute.dtype_name,
-        }
-        row |= measured | answers.measure_questions(corpus, scored, nats, right)
-        print_row(row, corpus)
         if is_text.any():
             text_row = begin_row(tester, run_info, "fixed_targets", length, windows)
-            text_row |= measured | text_fields(tokens, nats, is_text, documents)
-            rows.append(text_row)
-            print_row(text_row, corpus)
-    pair_with_L([row for row in rows if row["protocol"] == "fixed_targets"], train_length)
-    return rows
+            text_row["attention"] = row["attention"]
+            text_row["targets"] = answers.digest(tokens[is_text])  # equal at every length
+            losses = nats[is_text]
+            of_loss = np.repeat(documents, is_text.sum(axis=1))  # its document
+            _, blocks = np.unique(of_loss, return_inverse=True)
+            sums = np.bincount(blocks, losses)
+            counts = np.bincount(blocks)
+            text_row["documents"] = len(counts)
+            n_bytes = len(losses)  # a target of this text is one byte
+            yield text_row | mean_fields(sums, counts, n_bytes)
 
 
-def text_fields(
-    tokens: np.ndarray, nats: np.ndarray, is_text: np.ndarray, documents: np.ndarray
-) -> dict:
-    """The measured fields of the text around questions.
-
-    tokens, nats and is_text are (chunks, N + 1), documents (chunks,).
-    """
-    places, columns = np.nonzero(is_text)  # in the order of the targets at every length
-    row = {"targets": answers.digest(tokens[places, columns]), "nats": None}
-    losses = nats[places, columns]
-    lost = np.sum(~np.isfinite(losses))
-    if lost:
-        return row | {"diverged": True, "reason": f"diverged: {lost} losses are not finite"}
-    of_document = documents[places]  # that of each loss
-    sums = np.bincount(of_document, losses)  # by document
-    counts = np.bincount(of_document)
-    tested = counts > 0
-    row["documents"] = int(tested.sum())
-    n_bytes = len(losses)  # a target of this text is one byte
-    return row | mean_fields(sums[tested], counts[tested], n_bytes)
-
-
-def answer_rows(tester: Tester, run_info: dict, settings: Any) -> list[dict]:
+def answer_rows(tester: Tester, run_info: dict, settings: Any) -> Iterator[dict]:
     """The rows of a corpus with answers: of every size, or of the trained and the asked ones."""
-    corpus = tester.corpus
-    meta = corpus.meta["rows"]
-    rows = []
-    for size, count, width in tested_sizes(corpus, settings.eval_lengths):
+    meta = tester.corpus.meta["rows"]
+    for size, count, width in tested_sizes(tester.corpus, settings.eval_lengths):
         row = begin_row(tester, run_info, meta["protocol"], size, count)
-        rows.append(row)
-        row |= {name: meta[name] for name in ("trained", "chance", "majority") if name in meta}
+        row["trained"] = meta["trained"]
         try:
             tester.model.pos.check_length(width - 1)
-        except UserError as error:
-            row |= {"nats": None, "reason": str(error)}
-        else:
-            row["dtype"] = tester.compute.dtype_name
             row |= answers.measure(tester, size)
             row["attention"] = tester.model.attention_path(width - 1)
-        print_row(row, corpus)
-    return rows
-
-
-def print_row(row: dict, corpus: data.Corpus) -> None:
-    """Print what was measured, or why it was not, in a line."""
-    text = row.get("reason") or f"{row['nats']:.4f} nats per {corpus.unit}"
-    print(f"{row['protocol']} at {row['length']}: {text}")
+        except UserError as error:
+            row |= {"nats": None, "reason": str(error)}
+        yield row
 
 
 # ---- a loss for tuning
@@ -567,15 +514,10 @@ def unread_loss(tester: Tester, length: int, seed: int, rows_read: int) -> float
     tokens = np.pad(inputs, ((0, 0), (0, 1)))  # `read` does not read the last one
     nats, _ = answers.read(tester, tokens, targets)
     nats = nats[:, 1:]
-    is_answer = targets >= 0
-    loss = 0.0
-    if "questions" in tester.corpus.meta:
-        is_text = is_answer & (targets < BYTES)
-        is_answer &= ~is_text
-        if is_text.any():
-            loss = nats[is_text].mean()
-    loss += nats[is_answer].mean()
-    return float(loss)
+    if "questions" not in tester.corpus.meta:
+        return float(nats[targets >= 0].mean())
+    text = nats[(targets >= 0) & (targets < BYTES)]  # there is none around questions in noise
+    return float(text.sum() / max(1, text.size) + nats[targets >= BYTES].mean())
 
 
 def tuning_places(corpus: data.Corpus, length: int, windows: int) -> Places:
@@ -585,10 +527,9 @@ def tuning_places(corpus: data.Corpus, length: int, windows: int) -> Places:
     share no target with it, nor with nonoverlapping at up to 4,096.
     """
     places = find_places(corpus, windows)
-    check_room(corpus, places, "fixed_targets", length)
     is_tested = np.zeros(places.tokens, dtype=bool)
     for protocol in PROTOCOL_WINDOWS.values():
-        is_tested[protocol(places, length).targets()] = True
+        is_tested[targets_in(protocol(places, length))] = True
     ends = find_places(corpus, MOST_PLACES).ends[windows:]
     targets = ends[:, None] + np.arange(1 - places.scored, 1)  # (places, scored)
     ends = ends[~is_tested[targets].any(axis=1)][:MOST_WINDOWS]
@@ -618,25 +559,21 @@ def evaluate_run(
     lengths = settings.eval_lengths or run.settings.eval_lengths
     settings = replace(settings, eval_lengths=lengths)
     lock_folder(run.folder)
+    measured = []
+    if (run.folder / "extrapolation.json").exists():  # refused before the test if damaged
+        measured = results.load_result(run.folder)["rows"]
     result = run_info
     for extension in extensions:
         if extension:
             run.model.pos.extend(extension)  # files as typed, not the run's own copies
         print(f"{run.folder}: {run.model.pos.describe()}, on {run.compute.reason}")
-        measured = []
-        if (run.folder / "extrapolation.json").exists():  # refused before the test if damaged
-            measured = results.load_result(run.folder)["rows"]
-        if not again:
-            is_measured = True  # at every length
-            dtype = tester.compute.dtype_name
-            for n in tested_lengths(run_info["train_length"], lengths):
-                asked = begin_row(tester, run_info, protocols[0], n, settings.eval_windows)
-                # the rows that have all these fields; one that could not be measured has no dtype
-                same = [row for row in measured if asked.items() <= row.items()]
-                if dtype not in [row.get("dtype", dtype) for row in same]:
-                    is_measured = False
-            if is_measured:
-                continue
+        is_asked = again
+        for n in tested_lengths(run_info["train_length"], lengths):
+            fields = begin_row(tester, run_info, protocols[0], n, settings.eval_windows)
+            if not any(fields.items() <= row.items() for row in measured):
+                is_asked = True
+        if not is_asked:
+            continue
         result = extrapolation(tester, run_info, settings)
         in_file = results.update_result(run.folder, result)
         plot_run(run.folder, in_file)
@@ -652,18 +589,18 @@ def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
     if not corpus.is_text:
         raise UserError(f"{corpus.name} has rows with answers, and only text can be diagnosed")
     length = run.settings.block_size
-    run_info = describe_run(run) | {"dataset": corpus.name, "tested": settings.extend}
     if settings.extend:
         model.pos.extend(settings.extend)
+    run_info = describe_run(run) | {"dataset": corpus.name}
     places = find_places(corpus, settings.eval_windows)
-    check_room(corpus, places, "fixed_targets", length)
+    check_lengths(corpus, settings.eval_windows, [length])
     # the longest that corpus and scheme allow
     longest = min(places.reach, model.pos.limit or places.reach)
     asked = settings.eval_lengths or (2 * length, 4 * length, 8 * length)
     lengths = [n for n in tested_lengths(length, asked) if length <= n <= longest]
     offsets = places.ends[: diagnose.TEXTS, None] + np.arange(-lengths[-1], 0)
-    texts = torch.from_numpy(corpus.val[offsets].astype(np.int64)).to(run.compute.device)
     tester = Tester(model, corpus, run.compute)
+    texts = tester.tokens_at(offsets)
 
     def score(n: int, unshuffled: int) -> np.ndarray:
         """Nats at each place with all but the last `unshuffled` tokens before a target shuffled."""
@@ -673,7 +610,7 @@ def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
         diagnose.attention_of(model, texts, length),
         diagnose.far_shuffled(score, lengths),
     ]
-    if lengths[-1] >= length + max(length, diagnose.REPEATED):
+    if lengths[-1] >= 2 * length:  # at least a window to write
         findings.append(diagnose.continuations(model, texts, length))
     diagnose.report(findings, run.folder, run_info)
 
@@ -689,8 +626,9 @@ def main() -> None:
             if settings.diagnose:
                 diagnose_run(run, settings)
             else:
-                result = evaluate_run(run, [settings.extend], settings, settings.protocols)
-                tested[str(run.folder)] = result
+                tested[str(run.folder)] = evaluate_run(
+                    run, [settings.extend], settings, settings.protocols
+                )
     if settings.diagnose:
         return
     rows = results.rows_of(tested)
