@@ -30,6 +30,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -256,10 +257,14 @@ class Tester:
         return nats
 
 
-def losses_at(
-    tester: Tester, places: Places, length: int, unshuffled: int | None = None
-) -> np.ndarray:
-    """Mean nats of fixed_targets at each place, (places,); for `unshuffled` see `Tester.losses`."""
+def losses_at(tester: Tester, places: Places, length: int, kept: int | None = None) -> np.ndarray:
+    """Mean nats of fixed_targets at each place, (places,).
+
+    With `kept`, so many tokens before each target, or more, stay in place; the rest are shuffled.
+    """
+    unshuffled = None
+    if kept is not None:
+        unshuffled = kept + places.scored - 1
     return tester.losses(fixed_targets(places, length), unshuffled=unshuffled).mean(axis=1)
 
 
@@ -384,9 +389,7 @@ def text_row(
     return row | target_fields(corpus, offsets, nats, np.ones(nats.shape, dtype=bool)), nats
 
 
-def key_rows(
-    tester: Tester, places: Places, fixed: list[tuple[dict, np.ndarray | None]]
-) -> Iterator[dict]:
+def key_rows(tester: Tester, places: Places, fixed: list[tuple]) -> Iterator[dict]:
     """Rows of key_targets, unless there are too few: one for each row of fixed_targets, which come
     with the nats of their targets, (places, scored), or None.
     """
@@ -567,13 +570,14 @@ def evaluate_run(
         if extension:
             run.model.pos.extend(extension)  # files as typed, not the run's own copies
         print(f"{run.folder}: {run.model.pos.describe()}, on {run.compute.reason}")
-        is_asked = again
-        for n in tested_lengths(run_info["train_length"], lengths):
-            fields = begin_row(tester, run_info, protocols[0], n, settings.eval_windows)
-            if not any(fields.items() <= row.items() for row in measured):
-                is_asked = True
-        if not is_asked:
-            continue
+        if not again:
+            is_measured = True
+            for n in tested_lengths(run_info["train_length"], lengths):
+                asked = begin_row(tester, run_info, protocols[0], n, settings.eval_windows)
+                if not any(asked.items() <= row.items() for row in measured):
+                    is_measured = False
+            if is_measured:
+                continue
         result = extrapolation(tester, run_info, settings)
         in_file = results.update_result(run.folder, result)
         plot_run(run.folder, in_file)
@@ -602,13 +606,9 @@ def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
     tester = Tester(model, corpus, run.compute)
     texts = tester.tokens_at(offsets)
 
-    def score(n: int, unshuffled: int) -> np.ndarray:
-        """Nats at each place with all but the last `unshuffled` tokens before a target shuffled."""
-        return losses_at(tester, places, n, unshuffled + places.scored - 1)
-
     findings = [
         diagnose.attention_of(model, texts, length),
-        diagnose.far_shuffled(score, lengths),
+        diagnose.far_shuffled(partial(losses_at, tester, places), lengths),
     ]
     if lengths[-1] >= 2 * length:  # at least a window to write
         findings.append(diagnose.continuations(model, texts, length))
