@@ -42,6 +42,7 @@ from pathlib import Path
 
 import pandas as pd
 import torch
+from tqdm import tqdm
 
 import evaluate
 from configurable import (
@@ -50,6 +51,7 @@ from configurable import (
     UserError,
     configure,
     read_config_file,
+    read_word,
     run_program,
     to_argv,
     write_json,
@@ -59,8 +61,8 @@ from runs.checkpoint import (
     checkpoint_paths,
     differences,
     finished_result,
+    load_checkpoint,
     load_run,
-    open_folder,
     provenance,
     read_config,
     run_folder,
@@ -93,49 +95,38 @@ class Cell:
         return run_folder(self.settings)
 
     def changes(self) -> list[str]:
-        """How the run in its folder, if there is one, differs from this cell."""
+        """How the run in its folder, if there is one, differs from this cell, or is damaged."""
+        s = self.settings
         if not (self.folder / "config.json").exists():
             return []
-        config = read_config(self.folder)
-        changes = differences(self.folder, config, self.settings)
+        try:
+            config = read_config(self.folder)
+            changes = differences(self.folder, config, s)
+            finished_result(self.folder, s)
+            if s.overwrite:  # else train.py says whether it is damaged
+                load_checkpoint(self.folder)
+        except UserError as error:
+            return [str(error)]
         # train.py goes on if max_iters is raised, but with a schedule that no other cell has
-        s = self.settings
         planned = config.get("max_iters_before", config["settings"]["max_iters"])
-        is_fixed = s.lr_decay_iters is not None and s.warmup_iters is not None
-        if s.decay_lr and not is_fixed and planned != s.max_iters:
+        if planned > s.max_iters or (s.decay_lr and planned < s.max_iters):
             changes.append(f"max_iters: {s.max_iters} here, {planned} there")
         return changes
 
+    def is_begun(self) -> bool:
+        """Whether train.py goes on with the run in its folder, without --overwrite."""
+        return (self.folder / "config.json").exists() and not self.changes()
+
     def is_finished(self) -> bool:
         """Whether it is fully trained and tested, with these settings, files and corpus."""
-        if self.settings.overwrite and not self.can_resume():
-            return False
-        return bool(finished_result(self.folder, self.settings)) and not self.changes()
+        return self.is_begun() and finished_result(self.folder, self.settings) is not None
 
-    def can_resume(self) -> bool:
-        """Whether its run has begun, and train.py goes on with it without --overwrite."""
-        s = replace(self.settings, out_dir=str(self.folder), overwrite=False)
-        try:
-            if self.changes():
-                return False
-            config, _ = open_folder(s)
-            finished_result(self.folder, s)
-        except UserError:  # a damaged file
-            return False
-        return config is not None
-
-    def progress(self) -> tuple[str, int]:
-        """Its state in words, for --plan, and the step from which train.py resumes."""
-        if self.is_finished():
-            return "finished", self.settings.max_iters
-        changes = self.changes()
-        if changes:
-            return f"another run in its folder ({changes[0]})", 0
-        paths = checkpoint_paths(self.folder)
-        if not paths:
-            return "to train", 0
-        step = int(paths[0].name.split("-")[1])
-        return f"begun at step {step}", step
+    def step(self) -> int:
+        """The step from which train.py goes on."""
+        if not self.is_begun():
+            return 0
+        steps = [int(path.name.split("-")[1]) for path in checkpoint_paths(self.folder)]
+        return max(steps, default=0)
 
 
 # ---- what is to be trained
@@ -150,11 +141,9 @@ def is_recipe(word: str) -> bool:
 def make_cells(schemes: list[str], settings: AblateSettings) -> list[Cell]:
     """All cells, those of the first seed first.
 
-    UserError if a scheme or a seed is named twice, or if a scheme has a setting of its own that
-    must be the same in all cells.
+    UserError if a scheme is named twice, or has a setting of its own that must be the same in all
+    cells.
     """
-    if len(set(settings.seeds)) < len(settings.seeds):
-        raise UserError(f"seeds = {settings.seeds}: one of them appears twice; leave it out")
     if not schemes:
         raise UserError("name the position schemes, as in: python ablate.py nope rope alibi")
     shared = TrainSettings(**{f.name: getattr(settings, f.name) for f in fields(TrainSettings)})
@@ -165,32 +154,28 @@ def make_cells(schemes: list[str], settings: AblateSettings) -> list[Cell]:
     settings_of = {}  # by the label of a scheme
     for text in schemes:
         # 'rope --qk_norm=True' is a scheme with a setting of its own; a file may have several
-        label, *words = re.split(r"\s+(?=--)", text.strip())
-        if label.endswith(".py"):
-            of_recipe = read_config_file(TrainSettings, Path(label))
-            s = replace(shared, **of_recipe)
-            s = replace(s, pos=parse(s.pos).text)
-            label = Path(label).stem
-            for name in settings.set_by_user & of_recipe.keys():
-                if getattr(s, name) != getattr(shared, name):
-                    print(f"note: {label} keeps its own {name}={getattr(s, name)}")
-        else:
-            label = parse(label).text
-            s = replace(shared, pos=label)
-        pos = s.pos
-        s, _ = configure(TrainSettings, [*to_argv(s), *words], "")
-        s = replace(s, extend=canonical_extend(s.extend))  # as train.py names the folder
-        if s.pos != pos:
-            raise UserError(f"{text}: name that scheme instead of --pos")
+        scheme, *words = re.split(r"\s+(?=--)", text.strip())
+        own = {"pos": scheme}
+        if scheme.endswith(".py"):
+            own |= read_config_file(TrainSettings, Path(scheme))
+            for name in settings.set_by_user & own.keys():
+                if own[name] != getattr(shared, name):
+                    print(f"note: {scheme} keeps its own {name}={own[name]}")
+        for word in words:
+            own |= read_word(TrainSettings, word)
+        s = replace(shared, **own)
+        # as train.py names the folder
+        s = replace(s, pos=parse(s.pos).text, extend=canonical_extend(s.extend))
         for name in fixed:
             if getattr(s, name) != getattr(shared, name):
                 raise UserError(f"{text}: a scheme of a comparison has no {name} of its own")
+        label = Path(scheme).stem if scheme.endswith(".py") else s.pos
         label = " ".join([label, *words])
         if label in settings_of or run_folder(s) in map(run_folder, settings_of.values()):
             raise UserError(f"{label} would be trained twice: name each scheme once")
         settings_of[label] = s
     cells = []
-    for seed in settings.seeds:
+    for seed in dict.fromkeys(settings.seeds):  # each once
         cells += [Cell(label, replace(s, seed=seed)) for label, s in settings_of.items()]
     return cells
 
@@ -205,12 +190,12 @@ def share_of(cells: list[Cell], only: str) -> list[Cell]:
 
 def check_folders(cells: list[Cell]) -> None:
     """Raise UserError, before anything is trained, for a folder that holds another run."""
-    for cell in cells:
-        if cell.settings.overwrite or not cell.changes():
-            continue
+    changed = [cell for cell in cells if cell.changes() and not cell.settings.overwrite]
+    if changed:
+        cell = changed[0]
         change = cell.changes()[0]
-        changed = "; ".join(cell.name for cell in cells if cell.changes())
-        advice = f"move it away, or --overwrite=True, which trains anew: {changed}"
+        names = "; ".join(cell.name for cell in changed)
+        advice = f"move it away, or --overwrite=True, which trains anew: {names}"
         if "which defines its scheme" in change:
             advice += "; or give the new formula a class name of its own, to compare both"
         raise UserError(f"{cell.folder} holds another run than {cell.name} ({change}): {advice}")
@@ -246,9 +231,8 @@ def train_cells(cells: list[Cell], jobs: int, dtype: str = "auto") -> dict[str, 
     waiting = [cell for cell in cells if not cell.is_finished()]
     failures = {}
     children = []
-    ended = []
-    began = time.monotonic()
     caught = []  # signals
+    bar = tqdm(total=len(waiting), unit="cell", disable=None)  # None: hidden without a terminal
 
     def pass_on(number: int, frame: object) -> None:
         caught.append(number)
@@ -265,9 +249,9 @@ def train_cells(cells: list[Cell], jobs: int, dtype: str = "auto") -> dict[str, 
         started = time.monotonic()
         last = ""
         s = replace(cell.settings, examine=False)  # examine_cells has done it
-        if s.overwrite and cell.can_resume():
+        if cell.is_begun():
             s = replace(s, overwrite=False)
-        if s.overwrite or not (cell.folder / "config.json").exists():
+        else:
             s = replace(s, dtype=dtype)
         cell.folder.mkdir(parents=True, exist_ok=True)
         # A process group of its own: Ctrl-C reaches it only from here. The output comes through a
@@ -284,25 +268,23 @@ def train_cells(cells: list[Cell], jobs: int, dtype: str = "auto") -> dict[str, 
         children.append(child)
         if caught:  # a signal came while the child was being started
             child.send_signal(caught[0])
-        with (cell.folder / "train.log").open("a", encoding="utf-8") as log:
+        with (cell.folder / "train.log").open("a", 1, encoding="utf-8") as log:  # 1: by lines
             for line in child.stdout:
-                print(line, end="", file=log, flush=True)
+                log.write(line)
                 last = line.strip() or last
-        code = child.wait()
+        child.wait()
         if caught:
             return
-        if code or not cell.is_finished():
-            failures[cell.name] = f"{last or code} (see {cell.folder}/train.log)"
+        if not cell.is_finished():
+            failures[cell.name] = f"{last or child.returncode} (see {cell.folder}/train.log)"
             outcome = f"failed: {failures[cell.name]}"
         else:
             summary = results.summary(results.select(results.load_rows([cell.folder])))
             outcome = ", ".join(f"{name} {x:.4f}" for name, x in summary.items())
-        ended.append(cell.name)
-        now = time.monotonic()
-        left = (now - began) / len(ended) * (len(waiting) - len(ended)) / 60
         number = f"[{cells.index(cell) + 1}/{len(cells)}]"
-        took = f"{now - started:.0f} s, about {left:.1f} min left"
-        print(f"{number} {cell.name}: {outcome} ({took})", flush=True)
+        tqdm.write(f"{number} {cell.name}: {outcome} ({time.monotonic() - started:.0f} s)")
+        sys.stdout.flush()
+        bar.update()
 
     handlers = {number: signal.signal(number, pass_on) for number in SIGNALS}
     try:
@@ -311,6 +293,7 @@ def train_cells(cells: list[Cell], jobs: int, dtype: str = "auto") -> dict[str, 
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+    bar.close()
     if caught:
         print("stopped: the same command resumes")
         raise SystemExit(128 + caught[0])
@@ -326,27 +309,27 @@ def show_plan(cells: list[Cell], jobs: int, dtype: str) -> None:
     To measure it, one cell of each scheme takes forty steps in a temporary folder; the last twenty
     are timed. UserError if one fails.
     """
-    for cell in cells:
-        state, _ = cell.progress()
-        print(f"{cell.name}: {state}; {cell.folder}")
-    waiting = [cell for cell in cells if not cell.is_finished()]
     trials = {}
+    seconds = 0.0
     with tempfile.TemporaryDirectory() as folder:
-        for label, s in {cell.label: cell.settings for cell in waiting}.items():
-            s = replace(s, out_dir=f"{folder}/{len(trials)}", max_iters=40, eval_interval=40)
-            s = replace(s, drop_pos=0, eval_lengths=(s.block_size,), wandb_log=False)
-            trials[label] = Cell(f"forty steps of {label}", replace(s, log_interval=20))
+        for number, cell in enumerate(cells):
+            if not cell.is_finished():
+                s = replace(cell.settings, out_dir=f"{folder}/{number}", max_iters=40)
+                s = replace(s, eval_lengths=(s.block_size,), log_interval=20)
+                s = replace(s, drop_pos=0, wandb_log=False)
+                trials[cell.label] = Cell(f"forty steps of {cell.label}", s)
         for name, reason in train_cells(list(trials.values()), jobs, dtype).items():
             raise UserError(f"{name}: {reason}")  # the first failure
-        logs = {label: logged(trial.folder) for label, trial in trials.items()}
-    seconds = 0.0
-    for cell in waiting:
-        lines = logs[cell.label]  # of the steps 1, 20 and 40
-        first = cell.settings.tokens_per_step / lines[0]["tokens_per_s"]  # seconds; it compiles
-        later = cell.settings.tokens_per_step / lines[-1]["tokens_per_s"]
-        print(f"{cell.name}: {1000 * later:.1f} ms a step, {first:.0f} s the first")
-        _, begun_at = cell.progress()
-        seconds += first + later * (cell.settings.max_iters - begun_at)
+        for cell in cells:
+            state = "finished"
+            if not cell.is_finished():
+                s = cell.settings
+                state = f"at step {cell.step()} of {s.max_iters}"
+                lines = logged(trials[cell.label].folder)  # of the steps 1, 20 and 40
+                first = s.tokens_per_step / lines[0]["tokens_per_s"]  # seconds; it compiles
+                later = s.tokens_per_step / lines[-1]["tokens_per_s"]
+                seconds += first + later * (s.max_iters - cell.step())
+            print(f"{cell.name}: {state}; {cell.folder}")
     print(f"training, {jobs} at once: about {seconds / jobs / 60:.1f} min, and then the tests")
 
 
@@ -418,14 +401,16 @@ def main() -> int:
     # one dtype for all cells: that of cells that have begun, or else the faster one here
     dtype = settings.dtype
     for cell in cells:
-        if dtype == "auto" and cell.can_resume():
+        if dtype == "auto" and cell.is_begun():
             dtype = read_config(cell.folder)["dtype"]
     tokens = settings.batch_size * settings.block_size
     compute = device.pick(settings.device, dtype, tokens, settings.n_embd)
     print(f"on {compute.reason}")
     dtype = compute.dtype_name
+    to_do = share_of(cells, settings.only)
     if settings.plan:
-        show_plan(share_of(cells, settings.only), settings.jobs, dtype)
+        check_folders(to_do)
+        show_plan(to_do, settings.jobs, dtype)
         return 0
     if settings.learning_rates:
         rates = pick_rates(cells, settings, dtype)
@@ -435,17 +420,12 @@ def main() -> int:
             cell.label += f" lr={rate}"
     check_folders(cells)
 
-    to_do = share_of(cells, settings.only)
     folder.mkdir(parents=True, exist_ok=True)
     n_finished = sum(cell.is_finished() for cell in to_do)
     print(f"cells: {len(to_do)}, finished: {n_finished}; the comparison goes to {folder}")
     failures = train_cells(to_do, settings.jobs, dtype)
-    for cell in to_do:
-        if cell.name not in failures and not cell.is_finished():
-            failures[cell.name] = "; ".join(cell.changes()) or "not finished"
     finished = {str(cell.folder): cell.label for cell in cells if cell.is_finished()}
-    waits_for_other_shares = to_do != cells and len(finished) < len(cells)
-    if not finished or waits_for_other_shares:
+    if not finished or len(finished) + len(failures) < len(cells):  # other shares have the rest
         print(f"no table yet: {len(finished)} of {len(cells)} cells finished")
         return int(bool(failures))
 
