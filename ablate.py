@@ -148,22 +148,22 @@ def make_cells(schemes: list[str], settings: AblateSettings) -> list[Cell]:
         raise UserError("name the position schemes, as in: python ablate.py nope rope alibi")
     shared = TrainSettings(**{f.name: getattr(settings, f.name) for f in fields(TrainSettings)})
     # the same for all schemes
-    fixed = ["dataset", "seed", "init_from", "out_dir", "pos_file", "dtype"]
+    fixed = ["dataset", "seed", "init_from", "length_factor", "out_dir", "pos_file", "dtype"]
     if settings.learning_rates:
         fixed.append("learning_rate")
     settings_of = {}  # by the label of a scheme
     for text in schemes:
         # 'rope --qk_norm=True' is a scheme with a setting of its own; a file may have several
         scheme, *words = re.split(r"\s+(?=--)", text.strip())
-        own = {"pos": scheme}
+        chosen = {"pos": scheme}
         if scheme.endswith(".py"):
-            own |= read_config_file(TrainSettings, Path(scheme))
-            for name in settings.set_by_user & own.keys():
-                if own[name] != getattr(shared, name):
-                    print(f"note: {scheme} keeps its own {name}={own[name]}")
+            chosen |= read_config_file(TrainSettings, Path(scheme))
+            for name in settings.set_by_user & chosen.keys():
+                if chosen[name] != getattr(shared, name):
+                    print(f"note: {scheme} keeps its own {name}={chosen[name]}")
         for word in words:
-            own |= read_word(TrainSettings, word)
-        s = replace(shared, **own)
+            chosen |= read_word(TrainSettings, word)
+        s = replace(shared, **chosen)
         # as train.py names the folder
         s = replace(s, pos=parse(s.pos).text, extend=canonical_extend(s.extend))
         for name in fixed:
