@@ -45,7 +45,7 @@ LEGEND = (
     "use        operations as train.py counts them, as a share of those of the product",
     "GFLOP/s    of the product of matrices",
     "first      seconds of the first call, which compiles what is not compiled yet",
-    "GiB        of a GPU: weights, what the optimizer keeps, the most that a call takes besides",
+    "GiB        of a GPU, the most during a call, with weights and what the optimizer keeps",
 )
 
 
@@ -113,6 +113,13 @@ def compare(s: BenchSettings, part: str, corpus: data.Corpus, compute: device.Co
     torch._dynamo.reset()  # drop earlier compiled code and the models it holds
     gc.collect()
     model, run, length, tokens = prepare(s, part, corpus, compute)
+    first_s = seconds(run, compute)
+    gib = None
+    if compute.kind == "cuda":
+        torch.cuda.reset_peak_memory_stats(compute.device)
+        run()
+        gib = device.peak_memory(compute) / 2**30
+
     _, run_nope, _, _ = prepare(replace(s, pos="nope", extend=""), part, corpus, compute)
     a = torch.randn(CUBE, CUBE, device=compute.device, dtype=compute.dtype)
     count = 100 if compute.kind == "cuda" else 1  # a single one is too short to time
@@ -121,36 +128,26 @@ def compare(s: BenchSettings, part: str, corpus: data.Corpus, compute: device.Co
         for _ in range(count):
             a @ a
 
+    calls = {"nope": run_nope, "scheme": run, "product": product}
     turns = []
     for _ in range(s.rounds + 2):
-        turns.append([seconds(call, compute) for call in (run_nope, run, product)])
-    nope_seconds, scheme_seconds, product_seconds = np.array(
-        turns[2:]
-    ).T  # the first turns compile and warm up
-    ratios = nope_seconds / scheme_seconds
-    rates = 2 * CUBE**3 * count / product_seconds
+        turns.append({name: seconds(call, compute) for name, call in calls.items()})
+    turns = pd.DataFrame(turns[2:])  # the first turns compile and warm up
+    ratio = turns.nope / turns.scheme
+    rate = 2 * CUBE**3 * count / turns["product"]  # FLOP/s
     flops = flops_per_token(model, length) * tokens
-    weights = 4 * model.parameter_count
-    if part == "train":
-        weights *= 3  # with AdamW's two moments
-    else:
+    if part != "train":
         flops /= 3  # forward only
-    gib = None
-    if compute.kind == "cuda":
-        torch.cuda.reset_peak_memory_stats(compute.device)
-        before = device.peak_memory(compute)
-        seconds(run, compute)
-        gib = round((weights + device.peak_memory(compute) - before) / 2**30, 3)
     compiled = part == "train" and s.compile
     return {
         "length": length,
-        "tokens_per_s": tokens / np.median(scheme_seconds),
-        "nope": np.median(ratios),
-        "low": min(ratios),
-        "high": max(ratios),
-        "use": np.median(flops / scheme_seconds / rates),
-        "gflops": np.median(rates) / 1e9,
-        "first_s": turns[0][1],
+        "tokens_per_s": tokens / turns.scheme.median(),
+        "nope": ratio.median(),
+        "low": ratio.min(),
+        "high": ratio.max(),
+        "use": (flops / turns.scheme / rate).median(),
+        "gflops": rate.median() / 1e9,
+        "first_s": first_s,
         "gib": gib,
         "attention": model.attention_path(length, compiled=compiled),
     }
@@ -162,15 +159,17 @@ def main() -> None:
     device.set_up_cpu()
     compute = device.pick(s.device, s.dtype, s.batch_size * s.block_size, s.n_embd)
     corpus = training_corpus(s)
-    lines = {}
+    lines = []
     for pos, part in itertools.product(schemes or ["rope"], s.only):
-        print(f"{pos}, {part} ...", file=sys.stderr)
+        line = {" ": f"{pos}, {part}"}
+        print(line[" "], "...", file=sys.stderr)
         try:
             with device.memory_advice("lower batch_size"):
-                lines[f"{pos}, {part}"] = compare(replace(s, pos=pos), part, corpus, compute)
+                line |= compare(replace(s, pos=pos), part, corpus, compute)
         except UserError as error:
-            lines[f"{pos}, {part}"] = {"reason": str(error)}
-    table = pd.DataFrame.from_dict(lines, orient="index").convert_dtypes().rename_axis(" ")
+            line["reason"] = str(error)
+        lines.append(line)
+    table = pd.DataFrame(lines).convert_dtypes()
     title = f"{compute.name}, {compute.dtype_name}, trained at L = {s.block_size}"
     print(show(title, table, LEGEND, digits=3))
 

@@ -25,9 +25,9 @@ import pandas as pd
 import torch
 
 from configurable import configure, run_program
-from posenc import Extension, Rotary, Shape, scheme_name
+from model import GPT
+from posenc import Extension, Rotary, scheme_name
 from runs.examine import examine
-from runs.results import show
 from scheme import Scheme, extended_ids, find, options_of, parse
 from tools import ExplainSettings
 
@@ -68,9 +68,7 @@ def main() -> None:
         name = "extend" if issubclass(kind, Extension) else "pos"
         settings = replace(settings, **{name: text})
     config = settings.gpt(vocab_size=256)
-    shape = Shape(config.n_head, config.scheme_width, config.n_embd, config.block_size)
-    scheme = Scheme(config.pos, shape, config.n_layer, pos_file)
-    scheme.extend(config.extend)
+    scheme = GPT(config, pos_file).pos
     for warning in examine(config, pos_file):
         print(f"warning: {warning}", file=sys.stderr)
     print(
@@ -80,9 +78,7 @@ def main() -> None:
     print(f"{scheme.text}, trained at L = {config.block_size}\n{scheme.describe()}")
     pieces = {type(piece): piece for piece in (scheme.extensions or scheme.pieces).values()}
     for cls, piece in pieces.items():
-        options = []
-        for name, option in options_of(cls).items():
-            options.append(name if option.default is option.empty else f"{name}={option.default}")
+        options = [str(o.replace(annotation=o.empty)) for o in options_of(cls).values()]
         parameters = [f"{name} {tuple(x.shape)}" for name, x in piece.named_parameters()]
         # not getdoc, which gives the contract where a class has no docstring
         print(f"\n{scheme_name(piece)}: {inspect.cleandoc(cls.__doc__ or 'no docstring')}")
@@ -91,12 +87,10 @@ def main() -> None:
     for rotary in scheme.rotary:  # empty if no pairs rotate
         frame = pair_table(scheme, rotary, length)
         _, factor = rotary.frequencies(length, scheme.maps)
-        notes = [
-            f"{(~frame['all seen']).sum()} of {len(frame)} pairs meet angles never seen",
-            f"scores x {factor**2:.4f}",
-        ]
-        title = f"{scheme_name(rotary)} of base {rotary.base:g}, N = {length}"
-        print(f"\n{show(title, frame, notes, digits=3)}")
+        unseen = len(frame) - frame["all seen"].sum()
+        print(f"\n{scheme_name(rotary)} of base {rotary.base:g}, N = {length}\n")
+        print(frame.reset_index().to_string(index=False, float_format="%.3f"))
+        print(f"\n{unseen} of {len(frame)} pairs meet angles never seen\nscores x {factor**2:.4f}")
 
 
 if __name__ == "__main__":
