@@ -56,14 +56,6 @@ def main() -> None:
     tokenizer = run.corpus.tokenizer
     idx = torch.tensor([tokenizer.encode(prompt)], device=run.compute.device)  # (1, T)
     print(f"{run.folder}: {model.pos.describe()}, on {run.compute.reason}", file=sys.stderr)
-    total = idx.shape[1] + s.max_new_tokens
-    limit = model.pos.limit
-    if limit is not None and total > limit:
-        print(
-            f"note: {run.settings.pos} defines {limit} positions: "
-            f"a longer text goes on from its last {limit} tokens, encoded again",
-            file=sys.stderr,
-        )
 
     for number in range(s.num_samples):
         if number > 0:

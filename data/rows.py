@@ -102,8 +102,8 @@ def rows_of(corpus: Corpus, size: int) -> Pair:
             break
         first += count * width
     part = slice(first, first + count * width)
-    answers = corpus.val_answers[part]
-    return corpus.val[part].reshape(count, width), answers.reshape(count, width)
+    tokens = corpus.val[part].reshape(count, width)
+    return tokens, corpus.val_answers[part].reshape(count, width)
 
 
 def targets_of(corpus: Corpus, tokens: np.ndarray, distances: np.ndarray) -> np.ndarray:
@@ -141,7 +141,7 @@ def batch(corpus: Corpus, length: int, seed: int, first: int, count: int) -> Pai
         tokens = sequences(corpus.train, length, seed, first, count)
         return tokens[:, :-1], tokens[:, 1:]
     starts = chunk_starts(corpus, "train", length).ravel()
-    numbers = window_starts(len(starts), 1, 1, seed, first, count)
+    numbers = window_starts(len(starts), 1, seed, first, count)
     return inputs_and_targets(corpus, "train", starts[numbers], length)
 
 

@@ -121,17 +121,17 @@ def measured_rates(tokens: int, width: int) -> dict[str, float]:
     cache = Path(cache_home, "longshot/rates.json").expanduser()
     measured = {}
     rates = {"bfloat16": 0.0, "float32": 0.0}
-    turns = 10
+    turns = 30
     # a missing or damaged cache is rebuilt
     with contextlib.suppress(UserError, KeyError, TypeError, ValueError):
         measured = read_json(cache)
         rates = {name: float(measured[key][name]) for name in rates}
-        turns = 1
+        turns = 3
     measured[key] = rates
     for name in turns * list(rates):
         x = torch.ones(tokens, width, dtype=getattr(torch, name))
         weight = torch.ones(4 * width, width, dtype=x.dtype)
-        seconds = min(timeit.repeat(partial(linear, x, weight), number=1, repeat=3))
+        seconds = timeit.timeit(partial(linear, x, weight), number=1)
         rates[name] = max(rates[name], 2 * x.numel() * len(weight) / seconds / 1e9)
     with contextlib.suppress(OSError, UserError):  # do without if it cannot be written
         cache.parent.mkdir(parents=True, exist_ok=True)
