@@ -299,7 +299,7 @@ def load(name: str, root: Path = HERE) -> Corpus:
     """
     folder = root / name
     if (folder / "meta.json").is_file():
-        pass
+        pass  # it was made before
     elif name in OFFLINE:
         maker = "tasks" if name in TASKS else name
         importlib.import_module(f"data.{maker}.prepare").prepare(folder)
@@ -323,15 +323,13 @@ def load(name: str, root: Path = HERE) -> Corpus:
             stated = meta["splits"][split]
             tokens = np.memmap(folder / f"{split}.bin", dtype=stated["dtype"], mode="r")
             arrays[split] = np.asarray(tokens)  # still on the disk
-            parts = {"starts": stated["documents"]}
+            lengths = {f"{split}_starts": stated["documents"]}
             if "rows" in meta or "questions" in meta:
-                parts["answers"] = len(tokens)
-            for part, length in parts.items():
-                file = folder / f"{split}_{part}.npy"
-                array = np.load(file, mmap_mode="r", allow_pickle=False)
-                arrays[f"{split}_{part}"] = array
-                if len(tokens) != stated["tokens"] or len(array) != length:
-                    raise ValueError(f"{split}.bin or {file.name} is not as it was made")
+                lengths[f"{split}_answers"] = len(tokens)
+            for part, length in lengths.items():
+                arrays[part] = np.load(folder / f"{part}.npy", mmap_mode="r", allow_pickle=False)
+                if len(tokens) != stated["tokens"] or len(arrays[part]) != length:
+                    raise ValueError(f"{split}.bin or {part}.npy is not as it was made")
     except (OSError, ValueError, TypeError, EOFError, LookupError) as error:
         raise UserError(f"{folder} is damaged ({error!s:.200}): make the corpus again") from None
     return Corpus(name, folder, meta, **arrays)
@@ -403,10 +401,10 @@ def read_nanogpt(folder: Path) -> None:
 
     Documents end with GPT-2's end token. UserError for other tokens.
     """
-    if (folder / "meta.pkl").exists() or not (folder / "val.bin").is_file():
+    if (folder / "meta.pkl").exists():
         raise UserError(
-            f"{folder} has no val.bin, or characters numbered by meta.pkl, which is not read: make "
-            "a corpus of its text with data/text/prepare.py"
+            f"{folder} has characters numbered by meta.pkl, which is not read: make a corpus of "
+            "its text with data/text/prepare.py"
         )
     end = GPT2Tokenizer().end
     splits = {}

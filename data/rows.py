@@ -111,11 +111,12 @@ def targets_of(corpus: Corpus, tokens: np.ndarray, distances: np.ndarray) -> np.
 
     `distances` gives, for each token, how far back its answer is from the previous input.
     """
-    back = distances[:, 1:].astype(np.int64)
-    targets = tokens[:, 1:].astype(np.int64)
+    tokens = tokens.astype(np.int64)
+    back = distances[:, 1:]
+    targets = tokens[:, 1:]
     if corpus.meta.get("rows", {}).get("copied"):
         places = np.arange(back.shape[1]) - back
-        targets = np.take_along_axis(tokens, places, axis=1).astype(np.int64)
+        targets = np.take_along_axis(tokens, places, axis=1)
     return np.where(back > 0, targets, -1)
 
 

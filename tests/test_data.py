@@ -331,7 +331,7 @@ def test_a_folder_of_nanogpts_that_cannot_be_read_is_a_sentence(tmp_path, toy_gp
     folder = tmp_path / "web"
     folder.mkdir()
     (folder / "train.bin").write_bytes(b"\1\0\2\0")
-    with pytest.raises(UserError, match="no val.bin"):
+    with pytest.raises(FileNotFoundError, match="val.bin"):
         data.load("web", tmp_path)
     (folder / "val.bin").write_bytes(b"\1\0\2\2")
     with pytest.raises(UserError, match="token 514, outside its vocabulary of 265"):

