@@ -227,8 +227,8 @@ def tested_chunks(corpus: Corpus, length: int, n_rows: int) -> tuple[np.ndarray,
         raise UserError(f"the test rows of {corpus.name} have only {longest} inputs, not {length}")
     starts = chunk_starts(corpus, "val", length)
     read = evenly(len(starts), n_rows)
-    documents = np.load(corpus.folder / "val_documents.npy", allow_pickle=False)
-    documents = np.repeat(documents[read], starts.shape[1])
+    documents = np.load(corpus.folder / "val_documents.npy", allow_pickle=False)[read]
+    documents = np.repeat(documents, starts.shape[1])
     tokens, scored = chunks(corpus, "val", starts[read].ravel(), length)
     is_text = scored == TEXT
     is_text[:: starts.shape[1], -SCORED:] = False  # in the last chunk of each row

@@ -61,8 +61,8 @@ def plot_rows(rows: pd.DataFrame, path: str | Path, size: Sequence[float] = ()) 
     if not curves:
         return False
     axes.set_xscale("log", base=2)
-    places = np.unique(np.concatenate([curve.get_xdata() for curve in curves]))
-    axes.set_xticks(places, [f"{x:.0f}" for x in places])
+    places = np.unique(np.concatenate([curve.get_xdata() for curve in curves])).astype(int)
+    axes.set_xticks(places, places)
     axes.minorticks_off()
     length = rows.train_length.iloc[0]
     axes.axvline(length, color="0.35", linestyle="--")
@@ -171,13 +171,11 @@ def draw_answers(axes: Any, rows: pd.DataFrame) -> list[Any]:
     axes.set_ylabel("accuracy above chance, or share right")
     for (label, _), run in rows.groupby(["label", "seed"], sort=False):
         table = answers.table(answers.answered(run))
+        if "right" in table:  # exact match, by size
+            table = table.T
         look = style(labels.index(label))
-        if "right" in table:
-            shares = table["right"].dropna()
-            curves += axes.plot(shares.index, shares, label=label, **look)
-            continue
-        for kind, lines in table.groupby(level="kind", sort=False):
-            shares = lines.iloc[-1].dropna()
+        for kind, lines in table.groupby(level=0, sort=False):
+            shares = lines.iloc[-1].dropna()  # of the longest texts
             dashes = "--" if kind == "order" else "-"
             curves += axes.plot(shares.index, shares, label=label, linestyle=dashes, **look)
     axes.axhline(0, color="0.35", linestyle=":")
