@@ -8,6 +8,7 @@
 
 The scheme, nope and a 2048 x 2048 matrix product are timed in turn, so that changes in the
 machine's speed affect all three. A long test uses the longest of eval_lengths, by default 16 L.
+The texts are random tokens, of the vocabulary of --dataset.
 """
 
 if __name__ == "__main__":  # --help answers before torch is imported
@@ -23,21 +24,18 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
 import pandas as pd
 import torch
 
 import data
 from configurable import UserError, configure, run_program
-from data import rows
 from model import GPT
 from runs import device
 from runs.answers import BATCH_TOKENS
-from runs.checkpoint import training_corpus
 from runs.log import flops_per_token
 from runs.results import show
 from tools import BenchSettings
-from train import MeanLoss, compile_loss, configure_optimizers, to_device
+from train import MeanLoss, compile_loss, configure_optimizers
 
 CUBE = 2048  # rows and columns of the multiplied matrices
 LEGEND = (
@@ -53,50 +51,53 @@ LEGEND = (
 
 
 def prepare(
-    s: BenchSettings, part: str, corpus: data.Corpus, compute: device.Compute
+    s: BenchSettings, part: str, vocab_size: int, compute: device.Compute
 ) -> tuple[GPT, Callable[[], None], int, int]:
     """A model, the function to time, the length of its texts, and the tokens per call."""
     torch.manual_seed(s.seed)
-    model = GPT(s.gpt(corpus.vocab_size), s.pos_file or None).to(compute.device)
+    model = GPT(s.gpt(vocab_size), s.pos_file or None).to(compute.device)
     model.train(part == "train")
-    text = torch.from_numpy(corpus.val.astype(np.int64)).to(compute.device)
+    length = s.block_size
+    batch_size = s.batch_size
+    if part == "test":  # as many long texts as evaluate.py reads at once
+        length = max(s.eval_lengths, default=16 * s.block_size)
+        batch_size = max(1, BATCH_TOKENS // length)
+    texts = torch.randint(vocab_size, (batch_size, length + 1), device=compute.device)
+    x = texts[:, :-1]
+    y = texts[:, 1:]
 
     if part == "train":
         loss_fn = MeanLoss(model)
         optimizers = configure_optimizers(model, s, compute.dtype)
         compile_loss(loss_fn, s, compute.kind)
-        x, y = rows.batch(corpus, s.block_size, s.seed, 0, s.batch_size)
 
         def step() -> None:
-            model.draw_ids(s.seed, 0, s.block_size)
+            model.draw_ids(s.seed, 0, length)
             for _ in range(s.gradient_accumulation_steps):
                 with device.autocast(compute):
-                    loss = loss_fn(to_device(x, compute), to_device(y, compute))
+                    loss = loss_fn(x, y)
                 (loss / s.gradient_accumulation_steps).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), s.grad_clip or torch.inf)
             for optimizer in optimizers:
                 optimizer.step()
             model.zero_grad(set_to_none=True)
 
-        return model, step, s.block_size, s.tokens_per_step
+        return model, step, length, s.tokens_per_step
 
     if part == "test":
-        length = min(max(s.eval_lengths, default=16 * s.block_size), len(text) - 1)
-        # as many long texts as evaluate.py reads at once
-        texts = text[: length + 1].expand(max(1, BATCH_TOKENS // length), -1)
 
         @torch.no_grad()
         def test() -> None:
             with device.autocast(compute):
-                model.losses(texts[:, :-1], texts[:, 1:])
+                model.losses(x, y)
 
-        return model, test, length, len(texts) * length
+        return model, test, length, x.numel()
 
     def decode() -> None:
         with device.autocast(compute):
-            model.generate(text[None, : s.block_size], s.max_new_tokens, temperature=0)
+            model.generate(x[:1], s.max_new_tokens, temperature=0)
 
-    return model, decode, s.block_size + s.max_new_tokens, s.max_new_tokens
+    return model, decode, length + s.max_new_tokens, s.max_new_tokens
 
 
 def seconds(run: Callable[[], object], compute: device.Compute) -> float:
@@ -108,11 +109,11 @@ def seconds(run: Callable[[], object], compute: device.Compute) -> float:
     return time.perf_counter() - started
 
 
-def compare(s: BenchSettings, part: str, corpus: data.Corpus, compute: device.Compute) -> dict:
+def compare(s: BenchSettings, part: str, vocab_size: int, compute: device.Compute) -> dict:
     """Time one part of the scheme s.pos in turn with nope and a matrix product."""
     torch._dynamo.reset()  # drop earlier compiled code and the models it holds
     gc.collect()
-    model, run, length, tokens = prepare(s, part, corpus, compute)
+    model, run, length, tokens = prepare(s, part, vocab_size, compute)
     first_s = seconds(run, compute)
     gib = None
     if compute.kind == "cuda":
@@ -120,7 +121,7 @@ def compare(s: BenchSettings, part: str, corpus: data.Corpus, compute: device.Co
         run()
         gib = device.peak_memory(compute) / 2**30
 
-    _, run_nope, _, _ = prepare(replace(s, pos="nope", extend=""), part, corpus, compute)
+    _, run_nope, _, _ = prepare(replace(s, pos="nope", extend=""), part, vocab_size, compute)
     a = torch.randn(CUBE, CUBE, device=compute.device, dtype=compute.dtype)
     count = 100 if compute.kind == "cuda" else 1  # a single one is too short to time
 
@@ -158,14 +159,14 @@ def main() -> None:
     s, schemes = configure(BenchSettings, sys.argv[1:], __doc__)
     device.set_up_cpu()
     compute = device.pick(s.device, s.dtype, s.batch_size * s.block_size, s.n_embd)
-    corpus = training_corpus(s)
+    vocab_size = data.load(s.dataset).vocab_size
     lines = []
     for pos, part in itertools.product(schemes or ["rope"], s.only):
         line = {" ": f"{pos}, {part}"}
         print(line[" "], "...", file=sys.stderr)
         try:
             with device.memory_advice("lower batch_size"):
-                line |= compare(replace(s, pos=pos), part, corpus, compute)
+                line |= compare(replace(s, pos=pos), part, vocab_size, compute)
         except UserError as error:
             line["reason"] = str(error)
         lines.append(line)
