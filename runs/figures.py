@@ -84,7 +84,6 @@ def plot_training(losses: pd.DataFrame, path: str | Path, size: Sequence[float])
         look = style(len(curves))
         axes.plot(lines.loss, color=look["color"], alpha=0.4)
         curves += axes.plot(lines.val_loss.dropna(), label=label, **look)
-    axes.autoscale_view()
     axes.ticklabel_format(axis="x", scilimits=(0, 0))
     axes.set_xlabel("training tokens")
     axes.set_ylabel("loss, nats (pale: training)")
@@ -100,17 +99,16 @@ def finish(axes: Any, curves: list[Any], path: str | Path) -> None:
     longest = max(map(len, labelled))
     if longest < 0.7 * width:  # a letter is about half as wide as high
         # next to the last point of each curve, in its colour, at least a line apart
-        to_axes = axes.transData + axes.transAxes.inverted()
-        heights = {}
+        ends = {}
         for label, curve in labelled.items():
-            points = curve.get_xydata()
-            last = points[np.isfinite(points[:, 1])][-1]
-            heights[label] = to_axes.transform(last)[1]
-        lowest = 0.0
-        for label in sorted(heights, key=heights.get):
-            height = max(lowest, heights[label])
-            lowest = height + 1.8 / figure_height
-            look = {"color": labelled[label].get_color(), "transform": axes.transAxes}
+            heights = curve.get_xydata()[:, 1]
+            ends[label] = heights[np.isfinite(heights)][-1]
+        lowest, highest = axes.get_ylim()
+        line = (highest - lowest) * 1.8 / figure_height
+        for label in sorted(ends, key=ends.get):
+            height = max(lowest, ends[label])
+            lowest = height + line
+            look = {"color": labelled[label].get_color(), "transform": axes.get_yaxis_transform()}
             axes.text(1.01, height, label, va="center", **look)
     else:
         look = {"ncols": 1 if longest > width else 2, "fontsize": "small", "frameon": False}
