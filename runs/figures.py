@@ -79,8 +79,8 @@ def plot_training(losses: pd.DataFrame, path: str | Path, size: Sequence[float])
     """Draw `val_loss`, and `loss` in a lighter colour, against training tokens for each label."""
     axes = new_figure(size or (9, 5.4)).add_subplot()
     curves = []
-    for label, lines in losses.groupby(level="label", sort=False):
-        lines = lines.droplevel("label")
+    for label in losses.index.unique("label"):
+        lines = losses.loc[label]
         look = style(len(curves))
         axes.plot(lines.loss, color=look["color"], alpha=0.4)
         curves += axes.plot(lines.val_loss.dropna(), label=label, **look)

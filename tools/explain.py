@@ -41,8 +41,8 @@ def pair_table(scheme: Scheme, rotary: Rotary, length: int) -> pd.DataFrame:
     """
     trained = scheme.shape.length
     span = trained - 1
-    if scheme.draw(0, 0, trained) is not None:
-        draws = [scheme.draw(0, step, trained) for step in range(64)]
+    draws = [scheme.draw(0, step, trained) for step in range(64)]
+    if draws[0] is not None:
         span = max(float(drawn[-1] - drawn[0]) for drawn in draws)
     ids = scheme.ids(torch.arange(length), length)
     ids = extended_ids(scheme.extensions.values(), ids, length)
