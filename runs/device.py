@@ -120,16 +120,19 @@ def measured_rates(tokens: int, width: int) -> dict[str, float]:
     cache_home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     cache = Path(cache_home, "longshot/rates.json").expanduser()
     measured = {}
-    with contextlib.suppress(UserError):  # missing or damaged: it is written anew
+    rates = {"bfloat16": 0.0, "float32": 0.0}
+    turns = 10
+    # a missing or damaged cache is rebuilt
+    with contextlib.suppress(UserError, KeyError, TypeError, ValueError):
         measured = read_json(cache)
-    turns = 3 if key in measured else 30
-    rates = measured.setdefault(key, {"bfloat16": 0.0, "float32": 0.0})
-    for _ in range(turns):
-        for name in rates:
-            x = torch.ones(tokens, width, dtype=getattr(torch, name))
-            weight = torch.ones(4 * width, width, dtype=x.dtype)
-            seconds = timeit.timeit(partial(linear, x, weight), number=1)
-            rates[name] = max(rates[name], 2 * x.numel() * len(weight) / seconds / 1e9)
+        rates = {name: float(measured[key][name]) for name in rates}
+        turns = 1
+    measured[key] = rates
+    for name in turns * list(rates):
+        x = torch.ones(tokens, width, dtype=getattr(torch, name))
+        weight = torch.ones(4 * width, width, dtype=x.dtype)
+        seconds = min(timeit.repeat(partial(linear, x, weight), number=1, repeat=3))
+        rates[name] = max(rates[name], 2 * x.numel() * len(weight) / seconds / 1e9)
     with contextlib.suppress(OSError, UserError):  # do without if it cannot be written
         cache.parent.mkdir(parents=True, exist_ok=True)
         write_json(cache, measured)
