@@ -54,8 +54,8 @@ def reference(
 ) -> Tensor:
     """The definition of attention: q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D).
 
-    k and v may have fewer heads, each shared by a group of q's. If the plan has one part, q and k
-    are turned already; if it has several, they are turned here. features (B, S, M) belong to the
+    k and v may have fewer heads, each shared by a group of q's. If the plan has regions, q and k
+    are turned here; else they are turned already. features (B, S, M) belong to the
     keys. Computed in float32 or wider, but on a GPU matrix products are in the dtype of q.
     """
     weights = attention_weights(q, k, plan, scale, features)
@@ -82,11 +82,11 @@ def attention_weights(
     q = q.to(wide)
     scores = None
     with torch.autocast(q.device.type, enabled=False):
-        for part in plan.parts:
-            turned = plan.turn(q, k, part) if len(plan.parts) > 1 else (q, k)
+        for part in (plan, *plan.regions):
+            turned = part.turn(q, k) if plan.regions else (q, k)
             part_q, part_k = finish_q_and_k(*turned, plan, scale, features)
             score = (part_q.to(narrow) @ part_k.to(narrow).mT).to(wide) * scale
-            added = added_scores(plan, part, wide, rows, columns)
+            added = added_scores(part, wide, rows, columns)
             if plan.score_piece:
                 i, j = pairs_of_ids(part, rows, columns, wide)
                 tile = Tile(part_q, part_k, score, added, i, j, rows, columns, features)
@@ -94,9 +94,8 @@ def attention_weights(
             else:
                 score = score + added
             score = torch.where(added > -torch.inf, score, -torch.inf)  # a hidden q.k may overflow
-            if part.where is not None:  # where this is False, scores of earlier parts stay
-                first_part = plan.parts[0]
-                holds = part.where(first_part.query_ids[:, None], first_part.key_ids)
+            if part.where is not None:  # where this is False, earlier scores stay
+                holds = part.where(plan.query_ids[:, None], plan.key_ids)
                 score = torch.where(holds, score, scores)
             scores = score
         return plan.weights_piece.weights(scores) if plan.weights_piece else scores.softmax(-1)
@@ -116,39 +115,37 @@ def finish_q_and_k(q, k, plan, scale, features):
 
 def slice_queries(plan: Plan, start: int, stop: int) -> Plan:
     """The plan for queries start ... stop - 1 alone, and the keys up to the last of them."""
-    parts = []
-    for part in plan.parts:
-        end = len(part.key_ids) - len(part.query_ids) + stop  # the keys are those before this
-        sliced = replace(
-            part,
-            query_ids=part.query_ids[start:stop],
-            key_ids=part.key_ids[:end],
-            query_tables=tuple(table[..., start:stop, :] for table in part.query_tables),
-            key_tables=tuple(table[..., :end, :] for table in part.key_tables),
-        )
-        parts.append(sliced)
+    end = len(plan.key_ids) - plan.n_queries + stop  # the keys are those before this
     temperature = plan.temperature
     if temperature is not None:
         temperature = temperature[..., start:stop, :]
-    return replace(plan, parts=parts, temperature=temperature)
+    return replace(
+        plan,
+        query_ids=plan.query_ids[start:stop],
+        key_ids=plan.key_ids[:end],
+        query_tables=tuple(table[..., start:stop, :] for table in plan.query_tables),
+        key_tables=tuple(table[..., :end, :] for table in plan.key_tables),
+        temperature=temperature,
+        regions=[slice_queries(region, start, stop) for region in plan.regions],
+    )
 
 
-def pairs_of_ids(part, rows, columns, dtype):
+def pairs_of_ids(plan, rows, columns, dtype):
     """Position ids i (R, 1) of the queries at rows (R, 1), j (R, C) of the keys at columns (C,).
 
     Rows and columns are places in the text. Keys after the query get j = i, so that i - j is never
     negative. If scores are float64, integer ids are converted too.
     """
-    offset = len(part.key_ids) - len(part.query_ids)  # the place of the first query
-    i = part.query_ids[rows - offset]
-    j = torch.minimum(i, part.key_ids[columns])
+    offset = len(plan.key_ids) - plan.n_queries  # the place of the first query
+    i = plan.query_ids[rows - offset]
+    j = torch.minimum(i, plan.key_ids[columns])
     if dtype == torch.float64:
         i = i.to(dtype)
         j = j.to(dtype)
     return i, j
 
 
-def added_scores(plan, part, dtype, rows, columns):
+def added_scores(plan, dtype, rows, columns):
     """What is added to q.k x scale, (H or 1, R, C): biases, or -inf where the key is hidden.
 
     rows (R, 1) and columns (C,) are the places of queries and keys in the text. dtype is float32
@@ -156,7 +153,7 @@ def added_scores(plan, part, dtype, rows, columns):
     """
     added = torch.zeros(1, 1, 1, dtype=dtype, device=rows.device)
     if plan.biases:
-        i, j = pairs_of_ids(part, rows, columns, dtype)
+        i, j = pairs_of_ids(plan, rows, columns, dtype)
         heads = torch.arange(plan.n_head, device=rows.device)[:, None, None]
         for piece in plan.biases:
             bias = piece.bias(heads, i, j)
@@ -193,13 +190,12 @@ class Prepared:
 
 def choose_path(plan: Plan, compiled: bool, dropout: float = 0.0) -> str:
     """Choose the path for a plan, in eager or compiled code: see the top of this file."""
-    part = plan.parts[0]
-    n_keys = len(part.key_ids)
-    on_gpu = part.key_ids.is_cuda
+    n_keys = len(plan.key_ids)
+    on_gpu = plan.key_ids.is_cuda
     whole_text = plan.n_queries == n_keys
     if FORCED_PATH and whole_text:
         return FORCED_PATH
-    if len(plan.parts) > 1 or plan.weights_piece or plan.score_piece:
+    if plan.regions or plan.weights_piece or plan.score_piece:
         return "scored"
     training = torch.is_grad_enabled()
     if on_gpu and training and torch.are_deterministic_algorithms_enabled():
@@ -237,9 +233,8 @@ def prepare(plan: Plan, dtype: torch.dtype, dropout: float = 0.0) -> Prepared:
     compiling = torch.compiler.is_compiling()
     path = choose_path(plan, compiling, dropout)
     prepared = Prepared(plan, path, dropout)
-    part = plan.parts[0]
-    n_keys = len(part.key_ids)
-    columns = torch.arange(n_keys, device=part.key_ids.device)  # (S,)
+    n_keys = len(plan.key_ids)
+    columns = torch.arange(n_keys, device=plan.key_ids.device)  # (S,)
     rows = columns[-plan.n_queries :, None]  # (T, 1)
     if path == "flex":
 
@@ -266,12 +261,12 @@ def prepare(plan: Plan, dtype: torch.dtype, dropout: float = 0.0) -> Prepared:
         and not columns.is_cuda
         and not compiling
     ):
-        row = added_scores(plan, part, dtype, rows[-1:], columns)[:, 0]
+        row = added_scores(plan, dtype, rows[-1:], columns)[:, 0]
         return replace(prepared, last_row=pad(row, (0, BLOCK_ROWS), value=-torch.inf))
     most = GPU_BYTES if columns.is_cuda else SHARED_BYTES
     if 4 * plan.n_head * plan.n_queries * n_keys > most:  # each layer will make it, block by block
         return prepared
-    added = added_scores(plan, part, dtype, rows, columns)
+    added = added_scores(plan, dtype, rows, columns)
     return replace(prepared, added=materialize(added) if plan.biases else added)
 
 
@@ -417,7 +412,7 @@ def _masked(q, k, v, prepared, scale):
             columns = torch.cat((places[:sinks], places[near:end]))
             dtype = torch.promote_types(q.dtype, torch.float32)
             make = compiled_on_gpu(added_scores, q)
-            block_added = make(plan, plan.parts[0], dtype, rows, columns)
+            block_added = make(plan, dtype, rows, columns)
         y = _kernel(block_q, seen_k, seen_v, scale, prepared.dropout, block_added)
         outputs.append(y if prepared.last_row is None else y.flip(-2))
     return torch.cat(outputs[::-1], -2)

@@ -21,6 +21,8 @@ from configurable import GPTConfig, UserError
 from posenc import Shape, init_std, materialize, scheme_name, upcast
 from scheme import Scheme, for_each_head
 
+LOGIT_BYTES = 64 * 2**20  # of the logits, in float32, that `GPT.losses` computes at a time
+
 # ---- the cache
 
 
@@ -119,8 +121,8 @@ class Attention(nn.Module):
             k = apply_norm(self.k_norm, k)
         q, k, v = (t.unflatten(-1, (-1, self.head_width)).transpose(1, 2) for t in (q, k, v))
         # q (B, H, Q, D), k and v (B, heads, T, D)
-        if len(plan.parts) == 1:  # if there are several, attention turns q and k
-            q, k = plan.turn(q, k, plan.parts[0])
+        if not plan.regions:  # if there are any, attention turns q and k
+            q, k = plan.turn(q, k)
         # of all S tokens, (B, heads, S, D)
         all_k = with_cached(cache, self.layer, "k", k, plan.pack_piece)
         all_v = with_cached(cache, self.layer, "v", v, plan.pack_piece)
@@ -167,8 +169,8 @@ class LatentAttention(nn.Module):
         latent, shared = self.c_latent(x).split(self.widths, -1)
         latent = apply_norm(self.kv_norm, latent)
         new_latents = torch.cat((latent, shared), -1)[:, None]  # (B, 1, T, rank + turned width)
-        if len(plan.parts) == 1:
-            q, new_latents = plan.turn(q, new_latents, plan.parts[0])
+        if not plan.regions:
+            q, new_latents = plan.turn(q, new_latents)
         # the latents of all S tokens, rounded if the cache packs them
         all_latents = with_cached(cache, self.layer, "k", new_latents, plan.pack_piece)
         latents, turned = all_latents.split(self.widths, -1)
@@ -290,7 +292,6 @@ class GPT(nn.Module):
         if config.tie_embeddings:
             self.lm_head.weight = self.wte.weight
         self.apply(self._init_weights)
-        self.register_buffer("drawn_ids", None, persistent=False)  # see draw_ids
         shape = Shape(config.n_head, config.scheme_width, config.n_embd, config.block_size)
         self.pos = Scheme(config.pos, shape, config.n_layer, pos_file)
         for piece in self.pos.pieces.values():
@@ -318,19 +319,7 @@ class GPT(nn.Module):
     def drop_positions(self) -> None:
         """Replace the scheme by nope. Only the weights of the old scheme are dropped."""
         self.pos = Scheme("nope", self.pos.shape, self.config.n_layer).to(self.wte.weight.device)
-        self.drawn_ids = None
         self.config = replace(self.config, pos="nope", extend="")
-
-    def draw_ids(self, seed: int, step: int, length: int) -> None:
-        """Draw position ids (length,) for a training step, if the scheme has random ones.
-
-        They depend only on seed and step, and stay in a buffer, which compiled code reads, until
-        the next call. UserError if the scheme cannot draw that many.
-        """
-        ids = self.pos.draw(seed, step, length)
-        if ids is not None:
-            ids = ids.to(self.wte.weight.device, non_blocking=True)  # asynchronous on a GPU
-        self.drawn_ids = ids
 
     def attention_path(self, length: int, window: int | None = None, compiled: bool = False) -> str:
         """The path that attention takes at this length, such as "fused", or "fused|masked" if the
@@ -380,8 +369,8 @@ class GPT(nn.Module):
         dtype = torch.promote_types(self.wte.weight.dtype, torch.float32)  # of scores
 
         with torch.autocast(idx.device.type, enabled=False):  # positions stay in full precision
-            if self.training and self.drawn_ids is not None and cache is None:
-                ids = self.drawn_ids[skip:T]
+            if self.training and self.pos.drawn_ids is not None and cache is None:
+                ids = self.pos.drawn_ids[skip:T]
             else:
                 ids = self.pos.ids(index, total)
             embedded = self.pos.embed(ids[-new:], tokens, total)
@@ -425,15 +414,6 @@ class GPT(nn.Module):
         flat = logits.float().flatten(0, 1)
         return logits, F.cross_entropy(flat, targets.flatten(), ignore_index=-1)
 
-    def rows_per_block(self, x: Tensor) -> int:
-        """How many tokens `losses` computes logits for at a time, on the device of x.
-
-        Their logits, in float32, take at most 64 MiB, on a GPU 512. Training holds up to 8 such
-        blocks: see MeanLoss.
-        """
-        most = 512 * 2**20 if x.is_cuda else 64 * 2**20
-        return max(1, most // (4 * self.config.vocab_size))
-
     def losses(self, idx: Tensor, targets: Tensor, *, window: int | None = None) -> Tensor:
         """The loss in nats of each target, (B, t) in float32, and 0 where the target is -1.
 
@@ -453,12 +433,18 @@ class GPT(nn.Module):
             logits = self.lm_head(hidden).float()
             return F.cross_entropy(logits, wanted, ignore_index=-1, reduction="none")
 
-        # logits are computed a block of rows at a time, and once more in the backward pass
-        n_rows = self.rows_per_block(x)
+        # logits are computed a block of rows at a time
+        most = 8 * LOGIT_BYTES if x.is_cuda else LOGIT_BYTES
+        n_rows = max(1, most // (4 * self.config.vocab_size))
         hidden_blocks = x.flatten(0, 1).split(n_rows)
         losses = []
         for hidden, wanted in zip(hidden_blocks, targets.flatten().split(n_rows), strict=True):
-            losses.append(checkpoint(block_losses, hidden, wanted, use_reentrant=False))
+            if (
+                len(hidden_blocks) > 8
+            ):  # training holds no more: the backward pass computes them again
+                losses.append(checkpoint(block_losses, hidden, wanted, use_reentrant=False))
+            else:
+                losses.append(block_losses(hidden, wanted))
         return torch.cat(losses).view_as(targets)
 
     def answers(self, idx: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

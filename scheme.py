@@ -16,7 +16,7 @@ import importlib.util
 import inspect
 import itertools
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -413,31 +413,22 @@ def check_layer(pieces, extensions, text):
 
 
 @dataclass(frozen=True)
-class Part:
-    """Position ids of the queries (T,) and keys (S,), and the tables by which they are turned.
-
-    A plan has several parts if an extension rewrites distances: the first with the ids as they are,
-    and one for each `Region`. Each pair of a query and a key uses the last part for which
-    where(i, j) holds; i and j are their ids in the first part.
-    """
-
-    query_ids: Tensor
-    key_ids: Tensor
-    query_tables: tuple[Tensor, ...]  # what `turn_piece.tables` gives
-    key_tables: tuple[Tensor, ...]  # of all keys, if there are several parts; else of the new ones
-    where: Callable[[Tensor, Tensor], Tensor] | None  # None: it holds for all pairs
-
-
-@dataclass(frozen=True)
 class Plan:
     """What attention needs to know about positions in one forward pass.
 
-    All layers with the same pieces share a plan. The queries are the last T of the S tokens. With
-    one part, queries and new keys are turned before keys are cached. With several, as when an
-    extension rewrites distances, keys are cached unturned and attention turns them for each part.
+    All layers with the same pieces share a plan. The queries are the last T of the S tokens.
+    Queries and new keys are turned before keys are cached.
+
+    An extension that rewrites distances adds a plan for each `Region`, which differs in ids and
+    tables. A pair of a query and a key has the score of the last one for which where(i, j) holds,
+    else that of this plan; i and j are their ids in this plan. Then keys are cached unturned, and
+    attention turns queries and keys for each plan.
     """
 
-    parts: list[Part]
+    query_ids: Tensor  # position ids (T,)
+    key_ids: Tensor  # (S,)
+    query_tables: tuple[Tensor, ...]  # what `turn_piece.tables` gives
+    key_tables: tuple[Tensor, ...]  # of the new keys; if there are regions, of all keys
     temperature: Tensor | None  # (T, 1) or (H, T, 1), multiplies the scores
     biases: list[Piece]
     masks: list[Piece]
@@ -450,18 +441,20 @@ class Plan:
     output_piece: Piece | None  # changes the output of the heads
     pack_piece: Piece | None  # decides how the cache stores keys and values
     plain_ids: bool  # whether the ids are the places in the text
+    where: Callable[[Tensor, Tensor], Tensor] | None  # of the plan of a region; else None
+    regions: Sequence["Plan"] = ()
 
-    def turn(self, q: Tensor, k: Tensor, part: Part) -> tuple[Tensor, Tensor]:
+    def turn(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Turn the last `width` columns of q (B, H, T, D) and k (B, heads, S, D); dtypes stay.
 
         If the tables differ between heads, keys can no longer be shared: k gets as many heads as q.
         """
         if self.turn_piece is None:
             return q, k
-        if any(table.dim() > 2 for table in part.key_tables):
+        if any(table.dim() > 2 for table in self.key_tables):
             k = for_each_head(q, k)
         turned = []
-        for x, tables, is_key in ((q, part.query_tables, False), (k, part.key_tables, True)):
+        for x, tables, is_key in ((q, self.query_tables, False), (k, self.key_tables, True)):
             rest, last = x.tensor_split([x.shape[-1] - self.width], -1)
             with torch.autocast(x.device.type, enabled=False):
                 last = self.turn_piece.turn(upcast(last), tables, is_key).to(x.dtype)
@@ -471,7 +464,7 @@ class Plan:
     @property
     def n_queries(self) -> int:
         """The number of queries, T."""
-        return len(self.parts[0].query_ids)
+        return len(self.query_ids)
 
 
 def for_each_head(q, x):
@@ -522,6 +515,7 @@ class Scheme(nn.Module):
         self.limit = self.ids_piece.limit if self.ids_piece else self.id_limit
         # an empty buffer whose device is that of the model; of integers, which have no precision
         self.register_buffer("device_marker", torch.empty(0, dtype=torch.long), persistent=False)
+        self.register_buffer("drawn_ids", None, persistent=False)  # see draw
         self.extend_text = ""
         self.extensions = nn.ModuleDict()
         self.extend("")  # no extension yet: this checks the pieces, and makes plan_keys
@@ -623,8 +617,10 @@ class Scheme(nn.Module):
     def draw(self, seed: int, step: int, length: int) -> Tensor | None:
         """Random position ids (length,) for a training step; None if the scheme draws none.
 
-        They depend only on seed and step, so that all processes draw the same.
+        They depend only on seed and step, so that all processes draw the same. They are those of
+        the model in training until the next call. UserError if the scheme cannot draw that many.
         """
+        self.drawn_ids = None
         piece = first_with([*self.pieces.values(), *self.extensions.values()], "draw")
         if piece is None:
             return None
@@ -632,7 +628,9 @@ class Scheme(nn.Module):
         ids = piece.draw(length, generator)
         if (ids.diff() < 0).any():
             raise UserError(f"{scheme_name(piece)}: draw must give ids in ascending order")
-        return self.check_ids(ids)
+        # asynchronous on a GPU
+        self.drawn_ids = self.check_ids(ids).to(self.device_marker.device, non_blocking=True)
+        return self.drawn_ids
 
     def embed(self, ids: Tensor, tokens: Tensor, total: int) -> Tensor | None:
         """What is added to the token embeddings, (T, C) or (B, T, C), or None.
@@ -682,28 +680,33 @@ class Scheme(nn.Module):
             if rewriting and (turn_piece or biases):
                 for region in rewriting.regions(total):
                     rewritten.append((region.query(query_ids), region.key(key_ids), region.where))
-            parts = []
+            made = []  # the plan, and those of its regions
             for i, j, where in rewritten:
                 query_tables = turn_piece.tables(i, total, maps) if turn_piece else ()
                 key_tables = query_tables  # only the new keys are turned, before they are cached
                 if turn_piece and len(rewritten) > 1:  # all keys are turned, also cached ones
                     key_tables = turn_piece.tables(j, total, maps)
-                parts.append(Part(i, j, query_tables, key_tables, where))
-            plans[keys, extension_keys] = Plan(
-                parts=parts,
-                temperature=temperature,
-                biases=biases,
-                masks=[piece for piece in pieces if piece.mask is not None],
-                turn_piece=turn_piece,
-                n_head=self.shape.n_head,
-                width=self.shape.head_dim,
-                score_piece=first_with(schemes, "score"),
-                features_piece=first_with(schemes, "features"),
-                weights_piece=first_with(pieces, "weights"),
-                output_piece=first_with(pieces, "output"),
-                pack_piece=first_with(extensions, "pack"),
-                plain_ids=key_ids is index,  # nothing changed them on the way
-            )
+                plan = Plan(
+                    query_ids=i,
+                    key_ids=j,
+                    query_tables=query_tables,
+                    key_tables=key_tables,
+                    where=where,
+                    temperature=temperature,
+                    biases=biases,
+                    masks=[piece for piece in pieces if piece.mask is not None],
+                    turn_piece=turn_piece,
+                    n_head=self.shape.n_head,
+                    width=self.shape.head_dim,
+                    score_piece=first_with(schemes, "score"),
+                    features_piece=first_with(schemes, "features"),
+                    weights_piece=first_with(pieces, "weights"),
+                    output_piece=first_with(pieces, "output"),
+                    pack_piece=first_with(extensions, "pack"),
+                    plain_ids=j is index,  # nothing changed them on the way
+                )
+                made.append(plan)
+            plans[keys, extension_keys] = replace(made[0], regions=made[1:])
         return plans
 
     # ---- description

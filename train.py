@@ -134,7 +134,7 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes) -
             f"{processes.size} processes cannot share the {s.sequences_per_step} sequences of a "
             "step evenly; change batch_size or their number"
         )
-    model.draw_ids(s.seed, 0, s.block_size)  # UserError if the scheme has too few random positions
+    model.pos.draw(s.seed, 0, s.block_size)  # UserError if the scheme has too few random positions
     if s.examine and processes.is_master and is_new:  # a resumed run was examined at its start
         for warning in examine(model.config, model.pos.pos_file, s.block_size, files_folder):
             print(f"warning: {warning}")
@@ -215,9 +215,6 @@ class MeanLoss(nn.Module):
 
     def forward(self, idx: Tensor, targets: Tensor) -> Tensor:
         """idx and targets, both (B, T) -> the mean loss in nats."""
-        # `losses` saves memory but computes logits twice: only if there are more than 8 blocks
-        if targets.numel() <= 8 * self.model.rows_per_block(idx):
-            return self.model(idx, targets)[1]
         return self.model.losses(idx, targets).sum() / (targets >= 0).sum()
 
 
@@ -323,7 +320,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
 
         # all randomness depends on the seed and the step alone: resuming needs no other state
         torch.manual_seed(mixed_seed(s.seed, step, processes.rank))
-        model.draw_ids(s.seed, step, s.block_size)  # for schemes with random positions
+        model.pos.draw(s.seed, step, s.block_size)  # for schemes with random positions
 
         # forward and backward: sequences are numbered in the shuffled order of the corpus; this
         # process takes numbers begin ... stop - 1, a micro-batch at a time

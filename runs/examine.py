@@ -144,7 +144,7 @@ def logits_of(model, tokens, train=False, cuts=()):
     model.train(train)
     if train:
         torch.manual_seed(0)
-        model.draw_ids(0, 0, tokens.shape[1])
+        model.pos.draw(0, 0, tokens.shape[1])
     cache = model.new_cache(*tokens.shape) if cuts else None
     parts = tokens.tensor_split(tuple(cuts), 1)
     with torch.set_grad_enabled(train):

@@ -16,7 +16,7 @@ def passes(pos, extend="", pos_file=None):
     model.pos.extend(extend)
     model.to("meta")
     idx = torch.zeros((2, 16), dtype=torch.long, device="meta")
-    model.draw_ids(1, 0, 16)
+    model.pos.draw(1, 0, 16)
     with patch("torch.autocast", lambda *_, **__: nullcontext()):  # "meta" has none
         loss = model(idx, idx)[1]
         with torch.no_grad():

@@ -60,7 +60,7 @@ def test_a_compiled_step_equals_an_eager_one():
     losses = []
     for step in (gpt, torch.compile(gpt)):
         gpt.zero_grad()
-        gpt.draw_ids(1, 2, N)
+        gpt.pos.draw(1, 2, N)
         loss = step(idx, idx)[1]
         loss.backward()
         losses += [loss, gpt.wte.weight.grad.clone()]
@@ -168,16 +168,16 @@ def test_drawn_ids_are_those_of_training_only():
     gpt = model("randomized(max=512) + rope")
     idx = text(gpt)
     tested = gpt(idx, idx)[1]
-    gpt.draw_ids(1, 5, N)
+    gpt.pos.draw(1, 5, N)
     assert gpt(idx, idx)[1] == tested
     gpt.train()
     trained = gpt(idx, idx)[1]
     assert trained != tested
-    gpt.draw_ids(1, 6, N)
+    gpt.pos.draw(1, 6, N)
     assert gpt(idx, idx)[1] != trained
-    gpt.draw_ids(1, 5, N)
+    gpt.pos.draw(1, 5, N)
     assert gpt(idx, idx)[1] == trained
-    gpt.draw_ids(1, 5, 2 * N)  # for more tokens than follow: these have the first
+    gpt.pos.draw(1, 5, 2 * N)  # for more tokens than follow: these have the first
     changed = idx.clone()
     changed[:, -1] ^= 1
     same = gpt(idx, idx)[0][:, :-1] == gpt(changed, idx)[0][:, :-1]
@@ -211,7 +211,7 @@ def test_losses_in_blocks_have_the_gradients_of_the_mean(monkeypatch):
     gpt(idx, idx)[1].backward()
     expected = gpt.wte.weight.grad.clone()
     gpt.zero_grad()
-    monkeypatch.setattr(GPT, "rows_per_block", lambda self, x: 5)
+    monkeypatch.setattr("model.LOGIT_BYTES", 5 * 4 * gpt.config.vocab_size)
     MeanLoss(gpt)(idx, idx).backward()
     torch.testing.assert_close(gpt.wte.weight.grad, expected)
 

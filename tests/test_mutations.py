@@ -76,8 +76,8 @@ scheme.py | test_extensions | wavelengths
 - maps.sort(key=lambda piece: isinstance(piece, Rotary))
 + maps.sort(key=lambda piece: not isinstance(piece, Rotary))
 attention.py | test_schemes | paper
-- j = torch.minimum(i, part.key_ids[columns])
-+ j = torch.minimum(i, part.key_ids[columns] + 1)
+- j = torch.minimum(i, plan.key_ids[columns])
++ j = torch.minimum(i, plan.key_ids[columns] + 1)
 attention.py | test_schemes | paper or felt
 - seen = columns <= rows
 + seen = columns <= rows + 1
@@ -91,7 +91,7 @@ attention.py | test_schemes | paper and window
 - near = max(min(sinks, end), first - window_size + 1)
 + near = max(min(sinks, end), first - window_size + 2)
 attention.py | test_schemes | cache
-- offset = len(part.key_ids) - len(part.query_ids)
+- offset = len(plan.key_ids) - plan.n_queries
 + offset = 0
 model.py | test_schemes | cache
 - self.tensors[slot][:, :, self.n : stop] = x

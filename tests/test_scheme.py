@@ -349,5 +349,5 @@ def test_layers_with_the_same_pieces_share_one_plan():
     assert list(plans) == scheme.plan_keys[:2] and scheme.plan_keys[2:4] == scheme.plan_keys[:2]
     plans = list(plans.values())
     assert len(plans) == 2 and isinstance(plans[0].turn_piece, Rope)
-    assert plans[0].parts[0].query_ids.tolist() == [4, 5, 6]
+    assert plans[0].query_ids.tolist() == [4, 5, 6]
     assert plans[1].masks[0].visible == (2, 0) and plans[1].turn_piece is None

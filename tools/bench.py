@@ -72,7 +72,7 @@ def prepare(
         compile_loss(loss_fn, s, compute.kind)
 
         def step() -> None:
-            model.draw_ids(s.seed, 0, length)
+            model.pos.draw(s.seed, 0, length)
             for _ in range(s.gradient_accumulation_steps):
                 with device.autocast(compute):
                     loss = loss_fn(x, y)
