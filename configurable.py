@@ -329,9 +329,6 @@ class SampleSettings(ComputeSettings):
         0.8, "divides the logits, 0: always the likeliest token"
     )
     top_k: Count | None = setting(None, "draw from the k likeliest tokens (None: all)")
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = setting(
-        None, "draw from the likeliest tokens up to this total probability (None: all)"
-    )
     seed: Seed = setting(1337, "seed of the draws")
     extend: str = setting("", "as in 'yarn(factor=4)', none: without (by default as trained)")
     pos_file: str = setting("", "your file of schemes: naming it again lets its code run")

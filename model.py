@@ -470,15 +470,13 @@ class GPT(nn.Module):
         max_new_tokens: int,
         temperature: float = 1.0,
         top_k: int | None = None,
-        top_p: float | None = None,
         generator: torch.Generator | None = None,
     ) -> Iterator[Tensor]:
         """Continue idx (B, T): yield the next tokens (B, 1) one at a time.
 
         Logits are divided by the temperature; with 0 the likeliest token is taken. Only the top_k
-        likeliest tokens are kept, and of these only the likeliest that together reach probability
-        top_p. If the scheme has fewer than T + max_new_tokens positions, each step encodes the last
-        `limit` tokens anew.
+        likeliest tokens are kept. If the scheme has fewer than T + max_new_tokens positions, each
+        step encodes the last `limit` tokens anew.
         """
         total = idx.shape[1] + max_new_tokens
         limit = self.pos.limit
@@ -488,29 +486,18 @@ class GPT(nn.Module):
         for _ in range(max_new_tokens):
             if bounded:
                 new = idx[:, -limit:]
-            logits, _ = self(new, cache=cache)
-            new = draw_tokens(logits[:, -1].float(), temperature, top_k, top_p, generator)
+            logits = self(new, cache=cache)[0][:, -1].float()  # (B, V)
+            if temperature < 1e-30:  # float32 cannot divide by so little
+                new = logits.argmax(-1, keepdim=True)
+            else:
+                logits = logits / temperature
+                if top_k is not None:
+                    kth = logits.topk(min(top_k, logits.shape[-1])).values[:, -1:]
+                    logits = logits.masked_fill(logits < kth, -torch.inf)
+                new = torch.multinomial(logits.softmax(-1), 1, generator=generator)
             idx = torch.cat((idx, new), 1)
             yield new
 
     def generate(self, idx: Tensor, max_new_tokens: int, *args: object, **kwargs: object) -> Tensor:
         """idx (B, T) -> (B, T + max_new_tokens): idx with its continuation by `stream`."""
         return torch.cat((idx, *self.stream(idx, max_new_tokens, *args, **kwargs)), 1)
-
-
-def draw_tokens(logits, temperature=1.0, top_k=None, top_p=None, generator=None):
-    """Draw the next tokens (B, 1) from logits (B, V); see `GPT.stream`."""
-    if temperature < 1e-30:  # float32 cannot divide by so little
-        return logits.argmax(-1, keepdim=True)
-    logits = logits / temperature
-    if top_k is not None:
-        kth = logits.topk(min(top_k, logits.shape[-1])).values[:, -1:]
-        logits = logits.masked_fill(logits < kth, -torch.inf)
-    probabilities = logits.softmax(-1)
-    if top_p is not None:
-        ordered = probabilities.sort(descending=True).values
-        before = ordered.cumsum(-1) - ordered
-        # the least likely token that is kept: with it the sum reaches top_p
-        least = ordered.where(before < top_p, 1.0).amin(-1, keepdim=True)
-        probabilities = probabilities.masked_fill(probabilities < least, 0.0)
-    return torch.multinomial(probabilities, 1, generator=generator)

@@ -64,7 +64,7 @@ def main() -> None:
         # a token may end inside a character, which is printed once it is whole
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         generator = torch.Generator(idx.device).manual_seed(s.seed + number)
-        tokens = model.stream(idx, s.max_new_tokens, s.temperature, s.top_k, s.top_p, generator)
+        tokens = model.stream(idx, s.max_new_tokens, s.temperature, s.top_k, generator)
         with device.autocast(run.compute):
             for token in map(int, tokens):
                 if token == tokenizer.end:

@@ -54,16 +54,9 @@ class Mention:
     text: str
 
 
-@dataclass(frozen=True)
-class Together:
-    """Two parts of an expression that act together, joined by +."""
-
-    left: "Pattern"
-    right: "Pattern"
-
-
-# what acts in one layer after another, again and again: layer n has branch n modulo their number
-Pattern = list[Mention | Together]
+# What acts in one layer after another, again and again: layer n has branch n modulo their number.
+# A branch is a mention, or two patterns that act together, joined by +.
+Pattern = list["Mention | tuple[Pattern, Pattern]"]
 
 
 @dataclass(frozen=True)
@@ -80,7 +73,8 @@ def mentions_in(pattern: Pattern, layer: int) -> list[Mention]:
     branch = pattern[layer % len(pattern)]
     if isinstance(branch, Mention):
         return [branch]
-    return mentions_in(branch.left, layer) + mentions_in(branch.right, layer)
+    left, right = branch
+    return mentions_in(left, layer) + mentions_in(right, layer)
 
 
 def parse(text: str) -> Expression:
@@ -95,10 +89,13 @@ def parse(text: str) -> Expression:
         if len(canonical) > 500 or not text.isascii():
             raise UserError("a position expression has at most 500 ASCII characters")
         return Expression(canonical, mentions, read_pattern(tree, mentions))
-    except (SyntaxError, RecursionError, MemoryError):
+    except UserError:
+        raise
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         raise UserError(
             f"the expression {text!r:.80} cannot be read; write e.g. alibi, rope(base=500000), "
-            "'--pos=rope + alibi' (quoted in a shell)"
+            "'--pos=rope + alibi' (quoted in a shell); a value is a number, True, False, a word or "
+            "a name in quotes"
         ) from None
 
 
@@ -111,7 +108,7 @@ def read_pattern(tree, mentions):
     """The pattern of a syntax tree; the mentions in it are appended to `mentions`."""
     match tree:
         case ast.BinOp(left, ast.Add(), right):
-            return [Together(read_pattern(left, mentions), read_pattern(right, mentions))]
+            return [(read_pattern(left, mentions), read_pattern(right, mentions))]
         case ast.BinOp(left, ast.BitOr(), right):
             return read_pattern(left, mentions) + read_pattern(right, mentions)
         case ast.BinOp(ast.Constant(int(count)), ast.Mult(), right) if count is not True:
@@ -142,14 +139,10 @@ def read_mention(tree):
     for keyword in keywords:
         if keyword.arg is None or keyword.arg in options:
             raise UserError(f"in {text:.80}: write each option once, as name=value")
-        try:
-            is_word = isinstance(keyword.value, ast.Name)  # as in kind=log
-            value = keyword.value.id if is_word else ast.literal_eval(keyword.value)
-        except (ValueError, TypeError):
-            raise UserError(
-                f"in {text:.80}: a value is a number, True, False, a word or a name in quotes"
-            ) from None
-        options[keyword.arg] = value
+        if isinstance(keyword.value, ast.Name):  # a word, as in kind=log
+            options[keyword.arg] = keyword.value.id
+        else:
+            options[keyword.arg] = ast.literal_eval(keyword.value)
     return Mention(name, options, text)
 
 
@@ -199,10 +192,7 @@ def pieces_of(module):
     for cls in vars(module).values():
         is_own = isinstance(cls, type) and cls.__module__ == module.__name__
         if is_own and issubclass(cls, Piece) and cls not in (Piece, Rotary, Extension, Scaled):
-            name = scheme_name(cls)
-            if name in pieces and pieces[name] is not cls:
-                raise UserError(f"{module.__file__} defines {name} twice: rename a class")
-            pieces[name] = cls
+            pieces[scheme_name(cls)] = cls
     return pieces
 
 
@@ -237,17 +227,15 @@ def find(name: str, pos_file: Path | None = None, option: str = "") -> type[Piec
     UserError for a wrong name: it suggests the closest one, or lists them all.
     """
     pieces = all_pieces(pos_file)
-    right = name
-    if name not in pieces:
-        meant = ALIASES | {piece.replace("_", ""): piece for piece in pieces}
-        near = difflib.get_close_matches(name.lower().replace("_", ""), meant, 1, 0.75)
-        if not near:
-            names = extension_names if option == "extend" else scheme_names
-            raise UserError(
-                f"there is no position scheme {name:.60}; your own needs --pos_file=FILE.py. "
-                f"There are: {', '.join(names(pos_file))}"
-            )
-        right = meant[near[0]]
+    meant = ALIASES | {piece.replace("_", ""): piece for piece in pieces}
+    near = difflib.get_close_matches(name.lower().replace("_", ""), meant, 1, 0.75)
+    if not near:
+        names = extension_names if option == "extend" else scheme_names
+        raise UserError(
+            f"there is no position scheme {name:.60}; your own needs --pos_file=FILE.py. "
+            f"There are: {', '.join(names(pos_file))}"
+        )
+    right = name if name in pieces else meant[near[0]]
     cls = pieces[right]
     if option == "extend" and not cls.can_extend:
         raise UserError(f"{name} does not extend a trained model: train with --pos={right}")
@@ -531,10 +519,11 @@ class Scheme(nn.Module):
         expression = parse(text or "none")
         shape = replace(self.shape, trained=True, folder=folder)
         extensions, layers = build(expression, len(self.layers), shape, self.pos_file)
+        plan_keys = list(zip(self.layers, layers, strict=True))
         subject = f"'{self.text:.80}'"  # what an error is about
         if extensions:
             subject = f"{expression.text} does not extend {self.text:.80}"
-        for keys, extension_keys in zip(self.layers, layers, strict=True):
+        for keys, extension_keys in plan_keys:
             extending = [extensions[key] for key in extension_keys]
             check_layer([self.pieces[key] for key in keys], extending, subject)
         for piece in extensions.values():
@@ -558,7 +547,7 @@ class Scheme(nn.Module):
         self.extend_text = expression.text if extensions else ""
         self.extensions = active
         self.maps = maps
-        self.plan_keys = list(zip(self.layers, layers, strict=True))
+        self.plan_keys = plan_keys
 
     def factor(self, total: int) -> float | None:
         """The factor of the active extension for a text of `total` tokens.
@@ -680,7 +669,7 @@ class Scheme(nn.Module):
             if rewriting and (turn_piece or biases):
                 for region in rewriting.regions(total):
                     rewritten.append((region.query(query_ids), region.key(key_ids), region.where))
-            made = []  # the plan, and those of its regions
+            parts = []  # the plan, and those of its regions
             for i, j, where in rewritten:
                 query_tables = turn_piece.tables(i, total, maps) if turn_piece else ()
                 key_tables = query_tables  # only the new keys are turned, before they are cached
@@ -705,8 +694,8 @@ class Scheme(nn.Module):
                     pack_piece=first_with(extensions, "pack"),
                     plain_ids=j is index,  # nothing changed them on the way
                 )
-                made.append(plan)
-            plans[keys, extension_keys] = replace(made[0], regions=made[1:])
+                parts.append(plan)
+            plans[keys, extension_keys] = replace(parts[0], regions=parts[1:])
         return plans
 
     # ---- description

@@ -913,10 +913,6 @@ def test_weights_and_outputs_of_a_users_file_are_their_formulas(own):
     [
         ("from posenc import Piece\nclass Alibi(Piece): pass\n", "alibi.*rename"),
         ("from posenc import Piece\nclass NtkByParts(Piece): pass\n", "ntk_by_parts.*rename"),
-        (
-            "from posenc import Piece\nclass Mine(Piece): pass\nclass MINE(Piece): pass\n",
-            "defines mine twice: rename",
-        ),
         ("from posenc import Piece, Rope\n", "no subclass of posenc.Piece"),
         ("1 / 0\n", "mine.py.*cannot be run: ZeroDivisionError"),
         (None, "there is no"),
