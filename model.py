@@ -340,16 +340,20 @@ class GPT(nn.Module):
         """The number of parameters; a tied embedding is counted once."""
         return sum(p.numel() for p in self.parameters())
 
-    def _hidden(self, idx, cache=None, window=None, skip=0, n_queries=None):
-        """The final hidden states (B, T, C) of tokens idx (B, T).
-
-        The first `skip` tokens are left out, and the others keep their positions. If `n_queries` is
-        given, the last layer computes the states of the last `n_queries` tokens alone.
+    def _hidden(self, idx, cache=None, window=None, n_queries=None):
+        """The final hidden states (B, T, C) of tokens idx (B, T); those of the last `n_queries`
+        alone if that is given.
 
         Decoding: cache.n = 100, cache.length = 500, idx (1, 1): T = 1, S = 101, total = 500.
-        A windowed test: idx (1, 4096), skip = 3556, n_queries = 32: new = 540, total = 4096.
+        A windowed test: idx (1, 4096), window = 128, n_queries = 32, 4 layers: skip = 3556,
+        new = 540, total = 4096.
         """
         T = idx.shape[1]
+        skip = 0  # so many tokens are left out, and the others keep their positions
+        if window is not None and self.pos.can_skip_hidden:
+            # each layer lets a token reach window - 1 further ones: before `skip` none reaches one
+            # of the last n_queries
+            skip = max(0, T - n_queries - len(self.h) * (window - 1))
         total = T  # the length of the whole text
         tokens = idx  # all S tokens so far
         if cache:
@@ -379,7 +383,7 @@ class GPT(nn.Module):
             for keys, plan in self.pos.plans(index, ids, new, total, dtype, window).items():
                 prepared_plans[keys] = attention.prepare(plan, dtype, dropout)
             prepared_layers = [prepared_plans[keys] for keys in self.pos.plan_keys]
-            if n_queries is not None and n_queries != new:
+            if n_queries is not None and n_queries < new:
                 plan = prepared_layers[-1].plan
                 plan = attention.slice_queries(plan, new - n_queries, new)
                 prepared_layers[-1] = attention.prepare(plan, dtype, dropout)
@@ -421,13 +425,7 @@ class GPT(nn.Module):
         i - j < window in every layer. What no target depends on is not computed: earlier queries
         of the last layer, and tokens that windows hide from all targets.
         """
-        n_queries = targets.shape[1]
-        skip = 0
-        if window is not None and self.pos.can_skip_hidden:
-            # each layer lets a token reach window - 1 further ones: before `skip` none reaches a
-            # target
-            skip = max(0, idx.shape[1] - n_queries - len(self.h) * (window - 1))
-        x = self._hidden(idx, window=window, skip=skip, n_queries=n_queries)
+        x = self._hidden(idx, window=window, n_queries=targets.shape[1])
 
         def block_losses(hidden, wanted):
             logits = self.lm_head(hidden).float()
