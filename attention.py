@@ -390,13 +390,11 @@ def _masked(q, k, v, prepared, scale):
         # the keys that they may see: near ... end - 1, and the sinks before those. The window of
         # the first query reaches back the furthest; a key among the sinks is not taken twice
         near = max(min(sinks, end), first - window_size + 1)
-        columns = places[near:end]
         seen_k = k[..., near:end, :]
         seen_v = v[..., near:end, :]
         if sinks > 0:
-            columns = torch.cat((places[:sinks], columns))
-            seen_k = k.index_select(-2, columns)
-            seen_v = v.index_select(-2, columns)
+            seen_k = torch.cat((k[..., :sinks, :], seen_k), -2)
+            seen_v = torch.cat((v[..., :sinks, :], seen_v), -2)
         if added is not None:
             block_added = added[..., start:stop, :end]
         elif prepared.last_row is not None:
@@ -411,6 +409,7 @@ def _masked(q, k, v, prepared, scale):
             block_added = views[:, : stop - start, near:]
         else:
             rows = places[first:end, None]
+            columns = torch.cat((places[:sinks], places[near:end]))
             dtype = torch.promote_types(q.dtype, torch.float32)
             make = compiled_on_gpu(added_scores, q)
             block_added = make(plan, dtype, rows, columns)

@@ -246,10 +246,18 @@ def find(name: str, pos_file: Path | None = None, option: str = "") -> type[Piec
     return cls
 
 
-def options_of(cls: type[Piece]) -> dict[str, inspect.Parameter]:
-    """A scheme's options: the arguments of its __init__ after self and shape."""
-    arguments = list(inspect.signature(cls.__init__, eval_str=True).parameters.values())
-    return {o.name: o for o in arguments[2:] if o.kind in (o.POSITIONAL_OR_KEYWORD, o.KEYWORD_ONLY)}
+def options_of(cls: type[Piece]) -> dict[str, tuple[Any, Any]]:
+    """A scheme's options, the arguments of its __init__ after self and shape: (annotation, default)
+    of each. The default is `...`, pydantic's word for required, if it has none.
+    """
+    options = {}
+    arguments = inspect.signature(cls.__init__, eval_str=True).parameters.values()
+    for option in list(arguments)[2:]:
+        if option.kind in (option.POSITIONAL_OR_KEYWORD, option.KEYWORD_ONLY):
+            annotation = Any if option.annotation is option.empty else option.annotation
+            default = ... if option.default is option.empty else option.default
+            options[option.name] = (annotation, default)
+    return options
 
 
 def build(
@@ -269,12 +277,8 @@ def build(
             continue
         cls = find(name, pos_file, "extend" if extends else "pos")
 
-        # its options, checked against their annotations; `...` is pydantic's word for required
-        fields = {}
-        for key, option in options_of(cls).items():
-            annotation = Any if option.annotation is option.empty else option.annotation
-            fields[key] = (annotation, ... if option.default is option.empty else option.default)
-        fields["per_layer"] = (bool, cls.per_layer)
+        # its options, checked against their annotations
+        fields = options_of(cls) | {"per_layer": (bool, cls.per_layer)}
         config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
         schema = create_model(name, __config__=config, **fields)
         try:

@@ -92,9 +92,8 @@ ACTS_ON = {  # by method of Piece
 def scheme_row(name: str) -> str:
     """A row of a Markdown table of schemes: options, what the scheme acts on, and its verdict."""
     cls, options = find(name), []
-    for key, option in options_of(cls).items():
-        required = option.default is option.empty
-        options.append(key if required else f"{key}={option.default}")
+    for key, (_, default) in options_of(cls).items():
+        options.append(key if default is ... else f"{key}={default}")
     mention = f"{name}({', '.join(options)})" if options else name
     acts_on = [place for method, place in ACTS_ON.items() if getattr(cls, method) is not None]
     verdict = " ".join(inspect.getdoc(cls).partition("Verdict: ")[2].split())

@@ -302,7 +302,7 @@ def in_full(config):
         schemes = []
         for mention in parse(settings[name] or "none").mentions:
             cls = all_pieces().get(mention.name, Piece)  # a user's own is in no family anyway
-            options = {key: option.default for key, option in options_of(cls).items()}
+            options = {key: default for key, (_, default) in options_of(cls).items()}
             schemes.append((mention.name, options | mention.options))
         settings[name] = schemes
     return settings

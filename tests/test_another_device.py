@@ -12,8 +12,7 @@ def texts(names):
     """An expression of each name that needs no options."""
     found = []
     for name in names:
-        options = options_of(find(name)).values()
-        if not any(option.default is option.empty for option in options):
+        if not any(default is ... for _, default in options_of(find(name)).values()):
             found.append(name)
     return found
 

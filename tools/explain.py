@@ -78,7 +78,9 @@ def main() -> None:
     print(f"{scheme.text}, trained at L = {config.block_size}\n{scheme.describe()}")
     pieces = {type(piece): piece for piece in (scheme.extensions or scheme.pieces).values()}
     for cls, piece in pieces.items():
-        options = [str(o.replace(annotation=o.empty)) for o in options_of(cls).values()]
+        options = []
+        for name, (_, default) in options_of(cls).items():
+            options.append(name if default is ... else f"{name}={default}")
         parameters = [f"{name} {tuple(x.shape)}" for name, x in piece.named_parameters()]
         # not getdoc, which gives the contract where a class has no docstring
         print(f"\n{scheme_name(piece)}: {inspect.cleandoc(cls.__doc__ or 'no docstring')}")
