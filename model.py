@@ -299,6 +299,8 @@ class GPT(nn.Module):
                 raise UserError(f"{scheme_name(piece)} needs whole heads: leave kv_lora_rank out")
         self.pos.extend(config.extend, folder)
         self.config = replace(config, pos=self.pos.text, extend=self.pos.extend_text)
+        # which way attention took last, such as "fused", or "fused|masked" if the layers differ
+        self.attention_path = ""
 
     def _init_weights(self, module):
         """GPT-2's initialisation, scaled to the width of the model (`init_std`).
@@ -320,18 +322,6 @@ class GPT(nn.Module):
         """Replace the scheme by nope. Only the weights of the old scheme are dropped."""
         self.pos = Scheme("nope", self.pos.shape, self.config.n_layer).to(self.wte.weight.device)
         self.config = replace(self.config, pos="nope", extend="")
-
-    def attention_path(self, length: int, window: int | None = None, compiled: bool = False) -> str:
-        """The path that attention takes at this length, such as "fused", or "fused|masked" if the
-        layers differ.
-        """
-        index = torch.arange(length, device=self.wte.weight.device)
-        ids = self.pos.ids(index, length)
-        plans = self.pos.plans(index, ids, length, length, torch.float32, window).values()
-        dropout = self.config.dropout
-        with torch.set_grad_enabled(self.training):  # some paths are for tests alone
-            paths = [attention.choose_path(plan, compiled, dropout) for plan in plans]
-        return "|".join(dict.fromkeys(paths))
 
     # ---- forward
 
@@ -383,6 +373,8 @@ class GPT(nn.Module):
             for keys, plan in self.pos.plans(index, ids, new, total, dtype, window).items():
                 prepared_plans[keys] = attention.prepare(plan, dtype, dropout)
             prepared_layers = [prepared_plans[keys] for keys in self.pos.plan_keys]
+            paths = [prepared.path for prepared in prepared_plans.values()]
+            self.attention_path = "|".join(dict.fromkeys(paths))
             if n_queries is not None and n_queries < new:
                 plan = prepared_layers[-1].plan
                 plan = attention.slice_queries(plan, new - n_queries, new)

@@ -123,27 +123,21 @@ def test_each_path_is_chosen_where_it_fits():
         "scale_invariant": "scored",
         "rope | alibi": "fused|masked",
     }
+    idx = torch.zeros(1, N, dtype=torch.long)
+
+    def taken(gpt, window=None):
+        gpt.losses(idx, idx, window=window)
+        return gpt.attention_path
+
     for pos, path in chosen.items():
-        assert model(pos).attention_path(N) == path, pos
-    assert model("rope").attention_path(N, window=4) == "masked"
-    assert model("rope").attention_path(N, compiled=True) == "masked"
-    assert model("rope").attention_path(4096, compiled=True) == "fused"
-    assert model("rope", "rerope").attention_path(N) == "scored"
-    assert model("rope", "yarn").attention_path(N) == "fused"
-
-
-def test_a_path_is_named_for_the_ids_and_the_mode_of_the_model(monkeypatch):
-    asked = []
-
-    def record(plan, *_):
-        asked.append((plan.plain_ids, torch.is_grad_enabled()))
-        return "masked"
-
-    monkeypatch.setattr(attention, "choose_path", record)
-    for mode in (True, False):
-        model("alibi").train(mode).attention_path(N)
-        model("randomized(max=64) + alibi").train(mode).attention_path(N)
-    assert asked == [(True, True), (False, True), (True, False), (False, False)]
+        assert taken(model(pos)) == path, pos
+    assert taken(model("rope"), window=4) == "masked"
+    assert taken(model("rope", "rerope")) == "scored"
+    assert taken(model("rope", "yarn")) == "fused"
+    for length, path in ((N, "masked"), (4096, "fused")):
+        index = torch.arange(length)
+        plans = model("rope").pos.plans(index, index, length, length, torch.float32).values()
+        assert [attention.choose_path(plan, compiled=True) for plan in plans] == [path]
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ def compare(s: BenchSettings, part: str, vocab_size: int, compute: device.Comput
         "gflops": rate.median() / 1e9,
         "first_s": first_s,
         "gib": gib,
-        "attention": model.attention_path(length, compiled=compiled),
+        "attention": model.attention_path,
     }
 
 
