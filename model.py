@@ -423,18 +423,16 @@ class GPT(nn.Module):
             logits = self.lm_head(hidden).float()
             return F.cross_entropy(logits, wanted, ignore_index=-1, reduction="none")
 
-        # logits are computed a block of rows at a time
+        # logits are computed a block of rows at a time, and once more in the backward pass; but
+        # training holds those of up to 8 blocks
+        rows = x.flatten(0, 1)  # (B t, C)
         most = 8 * LOGIT_BYTES if x.is_cuda else LOGIT_BYTES
         n_rows = max(1, most // (4 * self.config.vocab_size))
-        hidden_blocks = x.flatten(0, 1).split(n_rows)
+        if torch.is_grad_enabled() and len(rows) <= 8 * n_rows:
+            return block_losses(rows, targets.flatten()).view_as(targets)
         losses = []
-        for hidden, wanted in zip(hidden_blocks, targets.flatten().split(n_rows), strict=True):
-            if (
-                len(hidden_blocks) > 8
-            ):  # training holds no more: the backward pass computes them again
-                losses.append(checkpoint(block_losses, hidden, wanted, use_reentrant=False))
-            else:
-                losses.append(block_losses(hidden, wanted))
+        for hidden, wanted in zip(rows.split(n_rows), targets.flatten().split(n_rows), strict=True):
+            losses.append(checkpoint(block_losses, hidden, wanted, use_reentrant=False))
         return torch.cat(losses).view_as(targets)
 
     def answers(self, idx: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -139,7 +139,6 @@ def compare(s: BenchSettings, part: str, vocab_size: int, compute: device.Comput
     flops = flops_per_token(model, length) * tokens
     if part != "train":
         flops /= 3  # forward only
-    compiled = part == "train" and s.compile
     return {
         "length": length,
         "tokens_per_s": tokens / turns.scheme.median(),
