@@ -89,13 +89,10 @@ def parse(text: str) -> Expression:
         if len(canonical) > 500 or not text.isascii():
             raise UserError("a position expression has at most 500 ASCII characters")
         return Expression(canonical, mentions, read_pattern(tree, mentions))
-    except UserError:
-        raise
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+    except (SyntaxError, RecursionError, MemoryError):
         raise UserError(
             f"the expression {text!r:.80} cannot be read; write e.g. alibi, rope(base=500000), "
-            "'--pos=rope + alibi' (quoted in a shell); a value is a number, True, False, a word or "
-            "a name in quotes"
+            "'--pos=rope + alibi' (quoted in a shell)"
         ) from None
 
 
@@ -139,10 +136,14 @@ def read_mention(tree):
     for keyword in keywords:
         if keyword.arg is None or keyword.arg in options:
             raise UserError(f"in {text:.80}: write each option once, as name=value")
-        if isinstance(keyword.value, ast.Name):  # a word, as in kind=log
-            options[keyword.arg] = keyword.value.id
-        else:
-            options[keyword.arg] = ast.literal_eval(keyword.value)
+        try:
+            is_word = isinstance(keyword.value, ast.Name)  # as in kind=log
+            value = keyword.value.id if is_word else ast.literal_eval(keyword.value)
+        except (ValueError, TypeError):
+            raise UserError(
+                f"in {text:.80}: a value is a number, True, False, a word or a name in quotes"
+            ) from None
+        options[keyword.arg] = value
     return Mention(name, options, text)
 
 

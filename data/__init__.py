@@ -386,12 +386,15 @@ def write_corpus(
             }
         for name, array in (files or {}).items():
             np.save(new / name, array)
-        # an old meta.json is deleted first and the new one written last: an interruption leaves no
+        # an old meta.json is deleted first and the new one moved last: an interruption leaves no
         # corpus, never a mixture of two
-        (folder / "meta.json").unlink(missing_ok=True)
-        for file in new.iterdir():
+        made = [*new.iterdir(), new / "meta.json"]
+        write_json(made[-1], meta)
+        old = folder / "meta.json"
+        if old.is_file() and old.read_bytes() != made[-1].read_bytes():
+            old.unlink()
+        for file in made:
             os.replace(file, folder / file.name)
-        write_json(folder / "meta.json", meta)
     print(f"made the corpus {folder.name}: {meta['source']}")
     return meta
 
@@ -401,10 +404,10 @@ def read_nanogpt(folder: Path) -> None:
 
     Documents end with GPT-2's end token. UserError for other tokens.
     """
-    if (folder / "meta.pkl").exists():
+    if (folder / "meta.pkl").exists() or not (folder / "val.bin").is_file():
         raise UserError(
-            f"{folder} has characters numbered by meta.pkl, which is not read: make a corpus of "
-            "its text with data/text/prepare.py"
+            f"{folder} has no val.bin, or characters numbered by meta.pkl, which is not read: make "
+            "a corpus of its text with data/text/prepare.py"
         )
     end = GPT2Tokenizer().end
     splits = {}
@@ -450,35 +453,38 @@ def sequences(tokens: np.ndarray, block_size: int, seed: int, first: int, count:
     Inputs are `[:, :-1]`, targets `[:, 1:]`. A sequence depends only on the seed and its number.
     Each epoch cuts the tokens into windows from a random offset and reads each window once, in
     random order. At most one window that would fit is left out. Windows may cross documents. Every
-    epoch has a new offset and order. UserError if the tokens are fewer than two windows.
+    epoch has a new offset and order. UserError if not even one window fits.
     """
-    n_windows = len(tokens) // block_size - 1
-    if n_windows < 1:
+    if len(tokens) <= block_size:
         raise UserError(
-            f"the training split has {len(tokens):,} tokens, fewer than two sequences of "
-            f"{block_size:,}: add text, or lower block_size"
+            f"the training split has {len(tokens):,} tokens, fewer than the {block_size + 1:,} of "
+            "one sequence: add text, or lower block_size"
         )
-    starts = window_starts(n_windows, block_size, seed, first, count)
+    n_windows = max(1, len(tokens) // block_size - 1)
+    room = min(block_size, len(tokens) - n_windows * block_size)  # less if only one window fits
+    starts = window_starts(n_windows, block_size, room, seed, first, count)
     return tokens[starts[:, None] + np.arange(block_size + 1)].astype(np.int64)
 
 
-def window_starts(n_windows: int, size: int, seed: int, first: int, count: int) -> np.ndarray:
+def window_starts(
+    n_windows: int, size: int, room: int, seed: int, first: int, count: int
+) -> np.ndarray:
     """(count,) int64: the first token of the windows from number `first` on.
 
-    An epoch has `n_windows` windows, `size` tokens apart, from an offset below `size`.
+    An epoch has `n_windows` windows, `size` tokens apart, from an offset below `room`.
     """
     starts = []
     for number in range(first, first + count):
-        order = epoch_starts(n_windows, size, seed, number // n_windows)
+        order = epoch_starts(n_windows, size, room, seed, number // n_windows)
         starts.append(order[number % n_windows])
     return np.array(starts)
 
 
 @lru_cache(maxsize=4)
-def epoch_starts(n_windows: int, size: int, seed: int, epoch: int) -> np.ndarray:
+def epoch_starts(n_windows: int, size: int, room: int, seed: int, epoch: int) -> np.ndarray:
     """(n_windows,) int64: the first token of each window of an epoch, in reading order."""
     generator = np.random.default_rng((seed, epoch))
-    return generator.integers(size) + size * generator.permutation(n_windows)
+    return generator.integers(room) + size * generator.permutation(n_windows)
 
 
 def evenly(n_places: int, count: int) -> np.ndarray:

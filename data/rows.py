@@ -142,7 +142,7 @@ def batch(corpus: Corpus, length: int, seed: int, first: int, count: int) -> Pai
         tokens = sequences(corpus.train, length, seed, first, count)
         return tokens[:, :-1], tokens[:, 1:]
     starts = chunk_starts(corpus, "train", length).ravel()
-    numbers = window_starts(len(starts), 1, seed, first, count)
+    numbers = window_starts(len(starts), 1, 1, seed, first, count)
     return inputs_and_targets(corpus, "train", starts[numbers], length)
 
 
