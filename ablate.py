@@ -109,7 +109,9 @@ class Cell:
             return [str(error)]
         # train.py goes on if max_iters is raised, but with a schedule that no other cell has
         planned = config.get("max_iters_before", config["settings"]["max_iters"])
-        if planned > s.max_iters or (s.decay_lr and planned < s.max_iters):
+        is_fixed = s.lr_decay_iters is not None and s.warmup_iters is not None
+        changes_rates = s.decay_lr and not is_fixed
+        if planned > s.max_iters or (changes_rates and planned < s.max_iters):
             changes.append(f"max_iters: {s.max_iters} here, {planned} there")
         return changes
 
@@ -193,6 +195,8 @@ def check_folders(cells: list[Cell]) -> None:
     changed = [cell for cell in cells if cell.changes() and not cell.settings.overwrite]
     if changed:
         cell = changed[0]
+        read_config(cell.folder)  # UserError if a file is damaged
+        finished_result(cell.folder, cell.settings)
         change = cell.changes()[0]
         names = "; ".join(cell.name for cell in changed)
         advice = f"move it away, or --overwrite=True, which trains anew: {names}"
@@ -315,7 +319,7 @@ def show_plan(cells: list[Cell], jobs: int, dtype: str) -> None:
         for number, cell in enumerate(cells):
             if not cell.is_finished():
                 s = replace(cell.settings, out_dir=f"{folder}/{number}", max_iters=40)
-                s = replace(s, eval_lengths=(s.block_size,), log_interval=20)
+                s = replace(s, eval_interval=40, eval_lengths=(s.block_size,), log_interval=20)
                 s = replace(s, drop_pos=0, wandb_log=False)
                 trials[cell.label] = Cell(f"forty steps of {cell.label}", s)
         for name, reason in train_cells(list(trials.values()), jobs, dtype).items():
@@ -325,6 +329,8 @@ def show_plan(cells: list[Cell], jobs: int, dtype: str) -> None:
             if not cell.is_finished():
                 s = cell.settings
                 state = f"at step {cell.step()} of {s.max_iters}"
+                if cell.changes():
+                    state = f"another run in its folder ({cell.changes()[0]})"
                 lines = logged(trials[cell.label].folder)  # of the steps 1, 20 and 40
                 first = s.tokens_per_step / lines[0]["tokens_per_s"]  # seconds; it compiles
                 later = s.tokens_per_step / lines[-1]["tokens_per_s"]
@@ -409,7 +415,6 @@ def main() -> int:
     dtype = compute.dtype_name
     to_do = share_of(cells, settings.only)
     if settings.plan:
-        check_folders(to_do)
         show_plan(to_do, settings.jobs, dtype)
         return 0
     if settings.learning_rates:

@@ -580,6 +580,7 @@ def evaluate_run(
                 continue
         result = extrapolation(tester, run_info, settings)
         in_file = results.update_result(run.folder, result)
+        measured = in_file["rows"]
         plot_run(run.folder, in_file)
         result = in_file | {"rows": result["rows"]}
     return result

@@ -237,6 +237,7 @@ def complete(rows: pd.DataFrame) -> pd.DataFrame:
         "run": ["label", "seed"],
     }.items():
         is_later = rows[name] != rows.groupby(same)[name].transform("first")
+        is_later &= rows[name] != ""  # a run folder has no source
         is_taken = is_later.groupby([rows.label, rows[name]]).transform("any")
         rows.loc[is_taken, "label"] += " (" + rows[name] + ")"
     return rows.drop(columns="source")
@@ -514,6 +515,12 @@ def tables(rows: pd.DataFrame, format: str = "text", lengths: Iterable[int] = ()
     notes = notes_of(rows)
     runs = rows.groupby(["label", "seed"], sort=False)
     schemes = over_seeds(rows[rows.length.isin(lengths)])
+    one_seed = len(runs) == rows.label.nunique()
+    if one_seed:
+        for (label, _), run in runs:
+            doubt = doubts(run)
+            if doubt:
+                notes.append(f"{label}: {doubt}")
     if len(runs) == 1:
         table = length_table(rows)[COLUMNS].query("N in @lengths")
         table = table.dropna(axis="columns", how="all")
@@ -523,16 +530,14 @@ def tables(rows: pd.DataFrame, format: str = "text", lengths: Iterable[int] = ()
             n = int(keys.tokens.iloc[0])
             legend += [f"key_targets: the {n} of fixed_targets that far context makes predictable"]
         table = table.rename(columns={"stderr": "± stderr", "gain_stderr": "± paired"})
-        label = rows.label.iloc[0]
-        doubt = doubts(rows)
-        if doubt:
-            notes.append(f"{label}: {doubt}")
-        title = f"{label} on {title}"
+        title = f"{rows.label.iloc[0]} on {title}"
         shown.append(show(title, table, [*legend, *notes], format))
     elif schemes.empty:  # only protocols that are not compared over seeds
         shown += [tables(run, format, lengths) for _, run in runs]
     else:
-        title += ", fixed_targets by test length N, mean over seeds"
+        title += "; fixed_targets by test length N"
+        if not one_seed:
+            title += ", mean over seeds; inf: a test diverged"
         if format == "tex":
             shown.append(paper_table(schemes, title, notes))
         else:
