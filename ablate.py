@@ -164,6 +164,8 @@ def make_cells(schemes: list[str], settings: AblateSettings) -> list[Cell]:
                 if chosen[name] != getattr(shared, name):
                     print(f"note: {scheme} keeps its own {name}={chosen[name]}")
         for word in words:
+            if word.startswith("--pos="):
+                raise UserError(f"{text}: name that scheme instead of --pos")
             chosen |= read_word(TrainSettings, word)
         s = replace(shared, **chosen)
         # as train.py names the folder

@@ -100,6 +100,7 @@ def test_a_file_that_sets_pos_is_a_scheme_with_settings_of_its_own(monkeypatch, 
         (["rope", "alib"], "alibi"),
         (["rope", "rope --n_head=2"], "twice"),
         (["rope", "rope --seed=3"], "no seed of its own"),
+        (["rope", "nope --pos=alibi"], "name that scheme instead of --pos"),
         (
             ["rope", "--extend=pi(factor=2)", "nope --drop_pos=0.5"],
             "drop_pos removes the positions",
