@@ -330,9 +330,9 @@ def read_positions(kind, theirs, n_layer):
         elif kind in ("cohere2", "olmo3") and (n + 1) % theirs["sliding_window_pattern"] != 0:
             layer_type = "sliding_attention"
         words = theirs | theirs.get(layer_type, {})  # olmo3 has rotary settings for each type
-        rope_types = {theirs["rope_type"], words["rope_type"]}
-        if kind == "olmo3" and rope_types != {"default"}:
-            raise UserError(f"it is of type olmo3 with rope_type {' and '.join(rope_types)}")
+        for rope_type in (theirs["rope_type"], words["rope_type"]):
+            if kind == "olmo3" and rope_type != "default":
+                raise UserError(f"it is of type olmo3 with rope_type {rope_type}")
         layer = expression(family["pos"], family["options"], words)
         if kind == "cohere2" and layer_type == "full_attention":
             layer = "nope"
