@@ -112,7 +112,7 @@ class Cell:
         is_fixed = s.lr_decay_iters is not None and s.warmup_iters is not None
         changes_rates = s.decay_lr and not is_fixed
         if planned > s.max_iters or (changes_rates and planned < s.max_iters):
-            changes.append(f"max_iters: {s.max_iters} here, {planned} there")
+            changes.append(f"max_iters: {planned} in the folder, {s.max_iters} asked for")
         return changes
 
     def is_begun(self) -> bool:
@@ -193,7 +193,7 @@ def share_of(cells: list[Cell], only: str) -> list[Cell]:
 
 
 def check_folders(cells: list[Cell]) -> None:
-    """Raise UserError, before anything is trained, for a folder that holds another run."""
+    """Raise UserError for a folder that holds another run, before any cell is trained."""
     changed = [cell for cell in cells if cell.changes() and not cell.settings.overwrite]
     if changed:
         cell = changed[0]
@@ -201,9 +201,9 @@ def check_folders(cells: list[Cell]) -> None:
         finished_result(cell.folder, cell.settings)
         change = cell.changes()[0]
         names = "; ".join(cell.name for cell in changed)
-        advice = f"move it away, or --overwrite=True, which trains anew: {names}"
+        advice = f"--overwrite=True trains anew: {names}. Or move the folder away"
         if "which defines its scheme" in change:
-            advice += "; or give the new formula a class name of its own, to compare both"
+            advice += ", or, to compare both formulas, give the new class a name of its own"
         raise UserError(f"{cell.folder} holds another run than {cell.name} ({change}): {advice}")
 
 
@@ -324,8 +324,10 @@ def show_plan(cells: list[Cell], jobs: int, dtype: str) -> None:
                 s = replace(s, eval_interval=40, eval_lengths=(s.block_size,), log_interval=20)
                 s = replace(s, drop_pos=0, wandb_log=False)
                 trials[cell.label] = Cell(f"forty steps of {cell.label}", s)
-        for name, reason in train_cells(list(trials.values()), jobs, dtype).items():
-            raise UserError(f"{name}: {reason}")  # the first failure
+        failures = train_cells(list(trials.values()), jobs, dtype)
+        if failures:
+            name = min(failures)
+            raise UserError(f"{name}: {failures[name]}")
         for cell in cells:
             state = "finished"
             if not cell.is_finished():
@@ -393,7 +395,7 @@ def main() -> int:
     """Train what is not yet trained, and compare."""
     recipes = [word for word in sys.argv[1:] if is_recipe(word)]
     others = [word for word in sys.argv[1:] if word not in recipes]
-    settings, named = configure(AblateSettings, others, __doc__)
+    settings, named = configure(AblateSettings, others)
     device.set_up_cpu()
     # recipes and other schemes in the order in which they were typed
     schemes = [*settings.schemes, *sorted([*named, *recipes], key=sys.argv.index)]

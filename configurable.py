@@ -286,7 +286,7 @@ class TableSettings(Settings):
         "", "figure of several runs: .png, .pdf or .svg", "manner"
     )
     format: Literal["text", "md", "tex", "csv", "json"] = setting(
-        "text", "of the table: text, md, tex; csv and json give the rows", "manner"
+        "text", "of the table: text, md, tex; csv: all rows, json: those shown", "manner"
     )
 
 
@@ -390,6 +390,8 @@ def checked(cls: type[Settings], name: str, value: Any) -> Any:
     tuple. UserError for a wrong one.
     """
     f = cls.__dataclass_fields__[name]
+    if isinstance(value, bool) and not isinstance(f.default, bool):  # pydantic takes it for 1 or 0
+        raise UserError(f"{name} cannot be {value} ({f.metadata['help']})")
     try:
         return type_adapter(f.type).validate_python(value)
     except ValidationError as error:
@@ -425,9 +427,9 @@ def to_argv(settings: Settings, *kinds: str) -> list[str]:
 # ---- the command line and config files
 
 
-def answer_help(cls: type[Settings], usage: str, argv: list[str] = sys.argv) -> None:
-    """If --help or -h is among the arguments, print `usage` and every setting, and exit 0."""
-    if "--help" not in argv and "-h" not in argv:
+def answer_help(cls: type[Settings], usage: str) -> None:
+    """If --help or -h is on the command line, print `usage` and every setting, and exit 0."""
+    if "--help" not in sys.argv and "-h" not in sys.argv:
         return
     lines = [usage]
     for f in fields(cls):
@@ -438,14 +440,13 @@ def answer_help(cls: type[Settings], usage: str, argv: list[str] = sys.argv) -> 
     run_program(lambda: print("\n".join(lines)))
 
 
-def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, list[str]]:
+def configure(cls: type[Settings], argv: list[str]) -> tuple[Any, list[str]]:
     """The settings and the other arguments of a command line (argv without the program's name).
 
     Arguments that end in .py are config files: a later one wins, and --name=value wins over all.
-    The names that were set become the settings' `set_by_user`. --help is handled by `answer_help`,
-    --debug by `run_program`. UserError for a mistake; one in a file is named with its line.
+    The names that were set become the settings' `set_by_user`. --debug is for `run_program`.
+    UserError for a mistake; one in a file is named with its line.
     """
-    answer_help(cls, usage, argv)
     from_files = {}
     typed = {}
     others = []
@@ -459,31 +460,31 @@ def configure(cls: type[Settings], argv: list[str], usage: str) -> tuple[Any, li
         else:
             others.append(word)
     chosen = from_files | typed
-    if "block_size" in chosen and "length_factor" in chosen:
-        raise UserError("block_size and length_factor both set the training length: name one")
     settings = cls(**chosen)
     object.__setattr__(settings, "set_by_user", frozenset(chosen))
     return settings, others
 
 
 def read_word(cls: type[Settings], word: str) -> dict:
-    """{name: checked value} of an argument --name=value."""
+    """{name: value} of an argument --name=value, not yet checked."""
     name, equals, text = word.removeprefix("--").partition("=")
     check_name(cls, name)
     default = getattr(cls, name)
-    if not equals and not isinstance(default, bool):
+    if isinstance(default, bool) and not equals:
+        text = "True"  # --diagnose alone means True
+    elif not text and not (equals and isinstance(default, str | tuple)):  # these may be empty
         raise UserError(f"--{name} needs a value: --{name}=VALUE")
     if isinstance(default, str):
         value = text
     elif isinstance(default, tuple):
         value = [read_literal(item) for item in text.split(",") if item.strip()]
     else:
-        value = read_literal(text or "true")  # --diagnose alone means True
-    return {name: checked(cls, name, value)}
+        value = read_literal(text)
+    return {name: value}
 
 
 def read_literal(text: str) -> Any:
-    """Text as a number, True, False or None (in any case), or unchanged if it is none of these."""
+    """Text as a number, True, False or None (in upper or lower case), or else unchanged."""
     try:
         return ast.literal_eval(text.strip().capitalize())  # true, none
     except (SyntaxError, ValueError, TypeError):
@@ -493,9 +494,10 @@ def read_literal(text: str) -> Any:
 def read_config_file(cls: type[Settings], path: Path) -> dict:
     """{name: checked value} of a config file, which is parsed, never executed."""
     if not path.is_file():
-        files = {file.name: file for file in Path("config").rglob("*.py")}
+        folder = os.path.relpath(Path(__file__).with_name("config"))
+        files = {file.name: file for file in Path(folder).rglob("*.py")}
         near = difflib.get_close_matches(path.name, files, n=1)
-        advice = f"did you mean {files[near[0]]}?" if near else "the config files are in config/"
+        advice = f"did you mean {files[near[0]]}?" if near else f"config files are in {folder}"
         raise UserError(f"there is no file {path}; {advice}")
     chosen = {}
     try:
@@ -510,7 +512,10 @@ def read_config_file(cls: type[Settings], path: Path) -> dict:
                         )
                     chosen[name] = checked(cls, name, ast.literal_eval(value))
                 case _:
-                    raise UserError("only lines of the form `name = value` are allowed")
+                    raise UserError(
+                        "a config file has only lines `name = value`; for your own schemes write "
+                        "--pos_file=FILE.py"
+                    )
     except UserError as error:
         raise UserError(f"{path}:{line}: {error}") from None
     except SyntaxError as error:  # there is no line in binary files
@@ -550,7 +555,7 @@ def run_program(main: Callable) -> NoReturn:
         code = main()
         sys.stdout.flush()  # a closed pipe is noticed here, and not after the program
     except KeyboardInterrupt:
-        print("interrupted: what was written before is kept", file=sys.stderr)
+        print("interrupted; what was written is kept: run the same command again", file=sys.stderr)
         code = 130
     except BrokenPipeError:
         os._exit(141)  # 128 + SIGPIPE; sys.exit would flush, and complain, again

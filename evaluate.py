@@ -618,7 +618,7 @@ def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
 
 def main() -> None:
     """Test runs and print their table; draw a figure of several, or if --out names one."""
-    settings, words = configure(EvaluateSettings, sys.argv[1:], __doc__)
+    settings, words = configure(EvaluateSettings, sys.argv[1:])
     device.set_up_cpu()
     tested = {}
     with device.memory_advice("lower eval_lengths, or leave the longest out"):

@@ -62,7 +62,7 @@ def check_seeds(runs: list[Run]) -> None:
 
 def main() -> None:
     """Test what is missing; print the table, and write it and its figure."""
-    settings, typed = configure(ExtendSettings, sys.argv[1:], __doc__)
+    settings, typed = configure(ExtendSettings, sys.argv[1:])
     names = extension_names()
     models = []
     texts = []

@@ -102,28 +102,28 @@ def used_settings(rows: pd.DataFrame) -> pd.DataFrame:
 
 def training_losses(rows: pd.DataFrame) -> pd.DataFrame:
     """Loss and val_loss by label and training tokens, averaged over seeds. UserError if a run
-    folder is missing.
+    folder is missing, or its training has not been validated yet.
     """
     frames = []
     for run in rows.drop_duplicates("run").itertuples():
-        lines = logged(run.run)
-        if not lines:
+        frame = pd.DataFrame(logged(run.run), columns=["tokens", "loss", "val_loss"])
+        if frame.val_loss.isna().all():
             raise UserError(
-                f"{run.run}/metrics.jsonl is missing: --show=training needs run folders"
+                f"{run.run}/metrics.jsonl is missing or has no val_loss: --show=training needs "
+                "run folders of trained runs"
             )
-        frame = pd.DataFrame(lines, columns=["tokens", "loss", "val_loss"])
         frames.append(frame.assign(label=run.label))
     return pd.concat(frames).groupby(["label", "tokens"], sort=False).mean()
 
 
 def main() -> None:
     """Print the tables of the runs and draw them, or list them."""
-    settings, words = configure(ReportSettings, sys.argv[1:], __doc__)
+    settings, words = configure(ReportSettings, sys.argv[1:])
     folders = [Path(word) for word in words or ["out"]]
     comparisons = [path for path in folders if path.is_file() or (path / "rows.csv.xz").exists()]
     untested = [path for path in folders if path not in comparisons and not is_tested(path)]
     is_csv = settings.format == "csv"  # of all rows, or of those of a corpus
-    if untested:
+    if untested and not is_csv:
         # folders of several runs, or untested runs: make a list
         runs = set(folders) - set(untested)
         for folder in untested:
@@ -139,17 +139,10 @@ def main() -> None:
                 "comparisons, --out and --show are for tested runs: "
                 f"python evaluate.py {untested[0]} tests one"
             )
-        if not is_csv:
-            print(list_runs(sorted(runs), settings))
-            return
-        folders = [folder for folder in sorted(runs) if is_tested(folder)]
-        if not folders:
-            raise UserError(
-                f"{untested[0]} has no extrapolation.json: python evaluate.py {untested[0]} "
-                "makes it"
-            )
+        print(list_runs(sorted(runs), settings))
+        return
     rows = results.load_rows(folders)
-    if settings.dataset or not is_csv:
+    if settings.dataset or settings.out or not is_csv:
         # comparisons may be of several corpora
         extend = "all" if is_csv or comparisons == folders else None
         rows = results.select(rows, settings.dataset, extend)

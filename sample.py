@@ -45,7 +45,7 @@ def read_prompt(start: str) -> str:
 
 def main() -> None:
     """Print a prompt and the text that the model puts after it."""
-    s, words = configure(SampleSettings, sys.argv[1:], __doc__)
+    s, words = configure(SampleSettings, sys.argv[1:])
     if len(words) != 1:
         raise UserError("name one run folder: python sample.py out/alibi-stdlib-L128-s1337")
     prompt = read_prompt(s.start)

@@ -59,6 +59,8 @@ def final_settings(typed: TrainSettings) -> TrainSettings:
     """
     # out/RUN/ is out/RUN
     s = replace(typed, pos=parse(typed.pos).text, init_from=os.path.normpath(typed.init_from))
+    if {"block_size", "length_factor"} <= typed.set_by_user:
+        raise UserError("block_size and length_factor both set the training length: name one")
     if s.init_from == "scratch":  # nanoGPT's word for it
         s = replace(s, init_from="auto")
     if s.init_from != "auto":  # a fine-tune
@@ -408,7 +410,7 @@ def test(run: Run, processes: Processes) -> dict:
 
 def main() -> None:
     """Train, test, and print the table."""
-    settings, others = configure(TrainSettings, sys.argv[1:], __doc__)
+    settings, others = configure(TrainSettings, sys.argv[1:])
     if others:
         raise UserError(
             f"{others[0]!r:.60} is neither a config file, such as config/alibi.py, nor "

@@ -109,7 +109,7 @@ def recipe_row(path: Path) -> str:
     """A row of a Markdown table of recipes: file, model (the start of its comment, and what is not
     confirmed), expression.
     """
-    settings, _ = configure(TrainSettings, [str(path)], "")
+    settings, _ = configure(TrainSettings, [str(path)])
     comment = " ".join(re.findall(r"^# (.*)", path.read_text(encoding="utf-8"), re.MULTILINE))
     model = re.match(r".*?\)", comment)[0]
     for sentence in re.findall(r"(?<=\. )[^.]* not confirmed[^.]*\.", comment):

@@ -51,7 +51,7 @@ RESTORE = "restore a good copy, or start again with --overwrite=True"
 LOCKS: list[FileLock] = []  # the locks of this process: one that nothing refers to is released
 OWN_FILE = "pos_file.py"  # the copy of --pos_file in a run folder
 # settings that have a place of their own in the folder's name, or do not belong there
-APART = ("--pos=", "--dataset=", "--block_size=", "--seed=", "--max_iters=", "--pos_file=")
+NOT_IN_DIGEST = ("--pos=", "--dataset=", "--block_size=", "--seed=", "--max_iters=", "--pos_file=")
 
 
 @dataclass
@@ -85,11 +85,6 @@ class Run:
         """The number of tokens trained on so far."""
         return self.step * self.settings.tokens_per_step
 
-    @property
-    def finished(self) -> bool:
-        """Whether all steps are taken."""
-        return self.step >= self.settings.max_iters
-
     @cached_property
     def corpus(self) -> data.Corpus:
         """The corpus that it is trained on; UserError if its vocabulary has changed since."""
@@ -114,7 +109,7 @@ def run_folder(s: TrainSettings) -> Path:
     """
     if s.out_dir:
         return Path(s.out_dir).expanduser()
-    others = [word for word in to_argv(s, "result") if not word.startswith(APART)]
+    others = [word for word in to_argv(s, "result") if not word.startswith(NOT_IN_DIGEST)]
     pos = s.pos.replace(" ", "")
     safe = re.sub(r"[^A-Za-z0-9.=+]+", "_", pos).strip("_")[:60]
     name = f"{safe}-{s.dataset}-L{s.block_size}-s{s.seed}"
@@ -269,15 +264,19 @@ def scheme_sha256(path: Path) -> str:
     """SHA-256 of a file that defines a scheme, without the docstrings if it is Python."""
     if path.suffix != ".py":
         return sha256(path)
-    text = path.read_text(encoding="utf-8")
-    code = text
+    lines = path.read_bytes().split(b"\n")
     with contextlib.suppress(SyntaxError):  # of a damaged file
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(ast.parse(path.read_bytes())):
             is_documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
             if is_documented and ast.get_docstring(node):
-                code = code.replace(ast.get_source_segment(text, node.body[0]), "", 1)
-    lines = [line for line in code.split("\n") if line.strip()]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+                docstring = node.body[0]
+                start = docstring.lineno - 1
+                stop = docstring.end_lineno
+                # what stands before and behind it, in as many lines
+                before = lines[start][: docstring.col_offset]
+                behind = lines[stop - 1][docstring.end_col_offset :]
+                lines[start:stop] = [before + behind] + [b""] * (stop - start - 1)
+    return hashlib.sha256(b"\n".join(line for line in lines if line.strip())).hexdigest()
 
 
 def is_of_program(name: str) -> bool:
@@ -286,7 +285,8 @@ def is_of_program(name: str) -> bool:
 
 
 def differences(folder: Path, config: dict, s: TrainSettings) -> list[str]:
-    """How the run in a folder differs from that of these settings, as in "seed: 1 here, 2 there".
+    """How the run in a folder differs from that of these settings, as in "seed: 1 in the folder, 2
+    asked for".
 
     Files and the corpus may have changed too. max_iters may differ, because a run can be continued,
     unless drop_pos depends on it.
@@ -300,9 +300,9 @@ def differences(folder: Path, config: dict, s: TrainSettings) -> list[str]:
     for name, value in typed.items():
         other = config["settings"][name]
         if value != other:
-            differ.append(f"{name}: {value!r:.60} here, {other!r:.60} there")
+            differ.append(f"{name}: {other!r:.60} in the folder, {value!r:.60} asked for")
     if s.dtype not in ("auto", config["dtype"]):
-        differ.append(f"dtype: {s.dtype} here, {config['dtype']} there")
+        differ.append(f"dtype: {config['dtype']} in the folder, {s.dtype} asked for")
     if not differ and config["corpus_sha256"] != corpus_digests(data.load(s.dataset)):
         differ.append(f"the corpus {s.dataset} has changed since")
     return differ
@@ -470,9 +470,12 @@ def load_run(
         )
     changed = changed_files(folder, config, pos_file)
     if changed:
+        advice = "bring the file back"
+        if pos_file:
+            advice = f"name the copy in the run, --pos_file={folder / OWN_FILE}"
         raise UserError(
-            f"{folder}: {changed[0]}, so its weights belong to another formula: "
-            "bring the file back, or train again with --overwrite=True"
+            f"{folder}: {changed[0]}, so its weights belong to another formula: {advice}, or train "
+            "again with --overwrite=True"
         )
     state = load_checkpoint(folder)
     if state is None:

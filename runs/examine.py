@@ -6,8 +6,6 @@ its parameters, and give the same numbers when run again, in blocks or token by 
 reported in one sentence with the file and the scheme.
 """
 
-import difflib
-import inspect
 import traceback
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,7 +18,6 @@ from torch import nn
 import attention
 from configurable import GPTConfig, UserError
 from model import GPT
-from posenc import Piece
 from runs.device import is_out_of_memory
 from scheme import mentions_in, parse
 
@@ -36,7 +33,8 @@ class Fault(UserError):
 @contextmanager
 def errors_named(pos_file, pos=""):
     """Turn an error from inside `pos_file` ("": none) into a UserError: one sentence with file,
-    line and method. If `pos`, the scheme, is given, then errors from elsewhere too.
+    line and method. If `pos`, the scheme, is given, then faults too, and errors from elsewhere that
+    are no UserError.
     """
     pos_file = Path(pos_file).resolve() if pos_file else None
     try:
@@ -44,16 +42,17 @@ def errors_named(pos_file, pos=""):
     except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)
         places = [f"{f.name} in line {f.lineno}" for f in frames if f.filename == str(pos_file)]
-        sentence = str(error).partition("\n")[0]
-        is_named = pos_file and sentence.startswith(pos_file.name)
-        # it says where already, or is not an error of the scheme
-        if is_named or is_out_of_memory(error) or not (places or pos):
+        is_fault = isinstance(error, Fault)
+        # a mistake of the user that is none of the scheme's code, such as a wrong name
+        is_plain = isinstance(error, UserError) and not is_fault and not places
+        if is_plain or is_out_of_memory(error) or not (places or pos):
             raise
+        sentence = str(error).partition("\n")[0]
         if not isinstance(error, UserError):
             sentence = f"{type(error).__name__}: {sentence}"
         if places:
             sentence = f"{places[-1]} raises {sentence}"
-        if isinstance(error, Fault):
+        if is_fault:
             sentence = f"{pos} {sentence}"
         elif pos:
             sentence = f"{pos} fails: {sentence}"
@@ -108,21 +107,14 @@ def examine(
 
 
 def check_names(cls):
-    """Refuse a scheme that has attributes but none of the methods of the contract, turn without
-    tables, or an attribute that nothing uses with a name close to one of the contract's.
+    """Refuse a scheme that has attributes but none of the methods of the contract, or turn without
+    tables.
     """
     attributes = [name for name in vars(cls) if name[0] != "_"]
     if attributes and not any(getattr(cls, method) for method in METHODS):
         raise Fault(f"has {attributes[0]}, but none of the methods of posenc.Piece")
     if bool(cls.turn) != bool(cls.tables):
         raise Fault("must have both tables and turn, or neither")
-    for base in cls.__mro__[: cls.__mro__.index(Piece)]:
-        source = inspect.getsource(inspect.getmodule(base))
-        for name in vars(base):
-            near = difflib.get_close_matches(name, vars(Piece), 1, 0.65)
-            is_known = name[0] == "_" or hasattr(base.__base__, name) or f".{name}" in source
-            if near and not is_known:
-                raise Fault(f"has {name}, which no piece has: did you mean {near[0]}?")
 
 
 def small_model(config, pos_file, folder):
@@ -154,9 +146,9 @@ def logits_of(model, tokens, train=False, cuts=()):
     return logits
 
 
-def check_same(a, b, rule, near=1e-6):
+def check_same(a, b, rule, tolerance=1e-6):
     """Refuse a scheme if the logits of two passes differ."""
-    if not torch.allclose(a, b, near, near):
+    if not torch.allclose(a, b, tolerance, tolerance):
         raise Fault(f"must {rule}")
 
 
@@ -173,7 +165,8 @@ def check_causal(model, tokens, train):
 def check_short(model, again, vocab_size, length):
     """Make all checks in short texts; `again` is the model built a second time."""
     tokens = torch.randint(vocab_size, (4, length))
-    pairs = (torch.arange(256)[:, None] + torch.tensor([3, 0, 1]))[:, :length] % vocab_size
+    # short texts that hold every token, at most 256 of them
+    triples = (torch.arange(256)[:, None] + torch.tensor([3, 0, 1]))[:, :length] % vocab_size
     parameters = {name: p for name, p in model.pos.named_parameters() if p.requires_grad}
     # move parameters away from their initial values, because a zero may hide one
     moves = {name: 0.02 * torch.randn_like(p) for name, p in parameters.items()}
@@ -187,13 +180,13 @@ def check_short(model, again, vocab_size, length):
     check_same(plain[:2], logits_of(model, tokens[:2]), "not read other texts of the batch", NEAR)
     for train in (False, True):
         check_causal(model, tokens, train)
-        check_causal(model, pairs, train)
+        check_causal(model, triples, train)
     in_parts = logits_of(model, tokens, False, (1, *range(2, length, 5)))
     check_same(plain, in_parts, "give the same logits with a cache as in one pass", NEAR)
     for path in ("", "scored"):  # the fast one, and the reference: a query without keys is NaN
         with patch.multiple(attention, BLOCK_ROWS=7, SHARED_BYTES=0, FORCED_PATH=path):
             check_same(plain, logits_of(model, tokens), "give the same logits in blocks", NEAR)
-    for texts in (tokens, pairs):
+    for texts in (tokens, triples):
         if not untrained(model, texts, parameters, moves):
             return
     # a parameter that adds the same to all scores of a query, such as the last bias of fire, has no

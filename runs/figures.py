@@ -81,9 +81,9 @@ def plot_training(losses: pd.DataFrame, path: str | Path, size: Sequence[float])
     curves = []
     for label in losses.index.unique("label"):
         lines = losses.loc[label]
-        look = style(len(curves))
-        axes.plot(lines.loss, color=look["color"], alpha=0.4)
-        curves += axes.plot(lines.val_loss.dropna(), label=label, **look)
+        line_style = style(len(curves))
+        axes.plot(lines.loss, color=line_style["color"], alpha=0.4)
+        curves += axes.plot(lines.val_loss.dropna(), label=label, **line_style)
     axes.ticklabel_format(axis="x", scilimits=(0, 0))
     axes.set_xlabel("training tokens")
     axes.set_ylabel("loss, nats (pale: training)")
@@ -102,17 +102,26 @@ def finish(axes: Any, curves: list[Any], path: str | Path) -> None:
         ends = {}
         for label, curve in labelled.items():
             heights = curve.get_xydata()[:, 1]
-            ends[label] = heights[np.isfinite(heights)][-1]
+            finite = heights[np.isfinite(heights)]
+            if len(finite):
+                ends[label] = finite[-1]
         lowest, highest = axes.get_ylim()
         line = (highest - lowest) * 1.8 / figure_height
         for label in sorted(ends, key=ends.get):
             height = max(lowest, ends[label])
             lowest = height + line
-            look = {"color": labelled[label].get_color(), "transform": axes.get_yaxis_transform()}
-            axes.text(1.01, height, label, va="center", **look)
+            color = labelled[label].get_color()
+            place = axes.get_yaxis_transform()
+            axes.text(1.01, height, label, va="center", color=color, transform=place)
     else:
-        look = {"ncols": 1 if longest > width else 2, "fontsize": "small", "frameon": False}
-        axes.figure.legend(labelled.values(), labelled, loc="outside upper center", **look)
+        axes.figure.legend(
+            labelled.values(),
+            labelled,
+            loc="outside upper center",
+            ncols=1 if longest > width else 2,
+            fontsize="small",
+            frameon=False,
+        )
     save_figure(axes.figure, path)
 
 
@@ -143,14 +152,15 @@ def draw_losses(axes: Any, rows: pd.DataFrame) -> list[Any]:
         bars = means.half
         if means.seeds.max() == 1:
             bars = means.stderr_vs_L
-        look = style(len(curves))
-        curve = axes.errorbar(nats.index, nats, bars.fillna(0), **look).lines[0]
+        line_style = style(len(curves))
+        curve = axes.errorbar(nats.index, nats, bars.fillna(0), **line_style).lines[0]
         curve.set_label(label)
         curves.append(curve)
+        color = line_style["color"]
         for length in means.index[means["mean"] == math.inf]:
-            axes.plot(length, 0.97, "X", color=look["color"], transform=axes.get_xaxis_transform())
+            axes.plot(length, 0.97, "X", color=color, transform=axes.get_xaxis_transform())
         cropped = nats.get(rows.train_length.iloc[0], math.nan)
-        axes.axhline(cropped, color=look["color"], linestyle=":")
+        axes.axhline(cropped, color=color, linestyle=":")
     low, high = axes.get_ylim()
     if high < 1.25 * low:  # a flat curve should look flat
         axes.set_ylim(low * 0.9, high * 1.1)
@@ -171,11 +181,11 @@ def draw_answers(axes: Any, rows: pd.DataFrame) -> list[Any]:
         table = answers.table(answers.answered(run))
         if "right" in table:  # exact match, by size
             table = table.T
-        look = style(labels.index(label))
+        line_style = style(labels.index(label))
         for kind, lines in table.groupby(level=0, sort=False):
             shares = lines.iloc[-1].dropna()  # of the longest texts
             dashes = "--" if kind == "order" else "-"
-            curves += axes.plot(shares.index, shares, label=label, linestyle=dashes, **look)
+            curves += axes.plot(shares.index, shares, label=label, linestyle=dashes, **line_style)
     axes.axhline(0, color="0.35", linestyle=":")
     axes.set_ylim(-0.1, 1.03)
     return curves

@@ -37,8 +37,8 @@ QUESTION = (
 )
 # the columns of a run's table
 COLUMNS = (
-    "fixed_targets stderr gain gain_stderr key_targets windowed nonoverlapping bits/byte".split()
-)
+    "fixed_targets image stderr gain gain_stderr key_targets windowed nonoverlapping bits/byte"
+).split()
 # what is printed below a table that has these columns
 LEGEND = {
     "gain": "gain: loss(L) - loss(N), below zero where longer texts do harm; ±: standard errors",
@@ -69,7 +69,7 @@ def load_result(folder: str | Path) -> dict[str, Any]:
     try:
         result = read_json(path)
         rows_of({"": result})
-    except (UserError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:  # UserError is a ValueError
         raise UserError(
             f"{path} is damaged ({error!r:.80}): delete it, python evaluate.py {folder} makes it"
         ) from None
@@ -124,7 +124,7 @@ def describe_run(run: Any) -> dict[str, Any]:
 def tested_lengths(train_length: int, lengths: Iterable[int] = ()) -> list[int]:
     """The lengths to test, in ascending order: L, and those given, else L/2, 2L, 4L ... 32L."""
     lengths = lengths or [train_length * 2**k // 2 for k in range(7)]
-    return sorted({train_length, *lengths} - {0})
+    return sorted({train_length, *lengths})
 
 
 # ---- the frame
@@ -230,16 +230,16 @@ def complete(rows: pd.DataFrame) -> pd.DataFrame:
     rows[numbers] = rows[numbers].astype(float)
     rows[texts] = rows[texts].astype(object).fillna("")
     rows["diverged"] = rows.diverged.eq(True)
-    # one label for several models: name what the later ones come from, for all of their seeds
-    for name, same in {
+    # where models share a label, the later ones get their source, files or folder behind it
+    for column, keys in {
         "source": ["label", "seed"],
         "scheme_files": ["label"],
         "run": ["label", "seed"],
     }.items():
-        is_later = rows[name] != rows.groupby(same)[name].transform("first")
-        is_later &= rows[name] != ""  # a run folder has no source
-        is_taken = is_later.groupby([rows.label, rows[name]]).transform("any")
-        rows.loc[is_taken, "label"] += " (" + rows[name] + ")"
+        is_later = rows[column] != rows.groupby(keys)[column].transform("first")
+        is_later &= rows[column] != ""  # a run folder has no source
+        is_taken = is_later.groupby([rows.label, rows[column]]).transform("any")
+        rows.loc[is_taken, "label"] += " (" + rows[column] + ")"
     return rows.drop(columns="source")
 
 
@@ -287,7 +287,10 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
     sizes = shown.groupby("label")[["train_length", "parameters", "tokens_trained"]].nunique()
     mixed = sizes.index[(sizes > 1).any(axis=1)]
     if len(mixed):
-        raise UserError(f"{mixed[0]} names models of several sizes: show each comparison alone")
+        raise UserError(
+            f"{mixed[0]} names models that differ in size, training length or tokens trained: show "
+            "each comparison alone"
+        )
     return shown.reset_index(drop=True)
 
 
@@ -383,7 +386,7 @@ def summary(rows: pd.DataFrame) -> dict[str, float]:
     length = rows.train_length.iloc[0]
     table = length_table(rows)
     numbers = {
-        "loss_L": table.fixed_targets.get(length),
+        "loss_L": table.fixed_targets.fillna(table.image).get(length),
         "gain_4L": table.gain.get(4 * length),
         "gain_32L": table.gain.get(32 * length),
     }
@@ -410,7 +413,7 @@ def over_seeds(rows: pd.DataFrame) -> pd.DataFrame:
     `mean` (inf if a seed diverged), `sd`, and `half`, half of the 95 % t-interval of the mean, are
     over the `seeds`; `stderr_vs_L` is that of the first. `difference` is the mean difference to the
     first label, paired over the seeds that both have, and `error` is half of its interval. With
-    fewer than three seeds, intervals are NaN: the sample are the seeds, never the windows.
+    fewer than three seeds, intervals are NaN: the seeds are the sample, never the windows.
     """
     rows = rows[rows.protocol.isin(OVER_SEEDS)]
     rows = rows.assign(loss=losses(rows))
@@ -535,7 +538,8 @@ def tables(rows: pd.DataFrame, format: str = "text", lengths: Iterable[int] = ()
     elif schemes.empty:  # only protocols that are not compared over seeds
         shown += [tables(run, format, lengths) for _, run in runs]
     else:
-        title += "; fixed_targets by test length N"
+        protocol = rows.protocol[rows.protocol.isin(OVER_SEEDS)].iloc[0]
+        title += f"; {protocol} by test length N"
         if not one_seed:
             title += ", mean over seeds; inf: a test diverged"
         if format == "tex":

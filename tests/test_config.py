@@ -19,7 +19,7 @@ VOCABULARY = {"gpt2": 50257}  # of the corpus that a size is meant for, 256 wher
 def read(*paths: Path, cls: type = TrainSettings) -> TrainSettings:
     """The settings that these files give, for a run that may be trained on."""
     words = [] if cls is AblateSettings else ["--init_from=out/RUN"]
-    return configure(cls, [*map(str, paths), *words], "")[0]
+    return configure(cls, [*map(str, paths), *words])[0]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(CONFIG).as_posix())
@@ -63,4 +63,4 @@ def test_a_fine_tune_goes_by_the_length_of_its_run():
     s = read(CONFIG / "extend/tune.py")
     assert (s.length_factor, s.extend) == (4, "yarn")
     with pytest.raises(UserError, match="init_from"):
-        configure(TrainSettings, [str(CONFIG / "extend/tune.py")], "")
+        configure(TrainSettings, [str(CONFIG / "extend/tune.py")])

@@ -110,7 +110,7 @@ def test_the_commands_are_understood(monkeypatch):
             words = words[words.index(program) + 1 :]
             if "||" in words:
                 words = words[: words.index("||")]
-            configurable.configure(PROGRAMS[program], words, "")
+            configurable.configure(PROGRAMS[program], words)
             checked.add(program)
     assert checked == set(PROGRAMS)
 

@@ -25,7 +25,7 @@ NAMES = "gemma3 gemma4 gpt_oss llama4 modded_nanogpt olmo3 qwen3_next rnope_swa 
 
 def recipe(name, block_size=128, **sizes):
     """The model of a recipe at a small width."""
-    settings, _ = configure(TrainSettings, [str(RECIPES[name]), f"--block_size={block_size}"], "")
+    settings, _ = configure(TrainSettings, [str(RECIPES[name]), f"--block_size={block_size}"])
     torch.manual_seed(1)
     gpt = settings.gpt(vocab_size=31)
     return GPT(replace(gpt, n_embd=32, **sizes)).eval()
@@ -43,7 +43,7 @@ def test_all_recipes_are_there():
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_is_canonical_and_every_branch_has_a_layer(name):
-    settings, _ = configure(TrainSettings, [str(RECIPES[name])], "")
+    settings, _ = configure(TrainSettings, [str(RECIPES[name])])
     assert parse(settings.pos).text == settings.pos
     gpt = recipe(name)
     numbers = {key.partition("_")[0] for key in gpt.pos.pieces}

@@ -203,7 +203,7 @@ def test_a_second_test_on_other_windows_leaves_no_seed_out():
 
 
 def test_models_of_two_sizes_are_not_seeds_of_one():
-    with pytest.raises(UserError, match="rope names models of several sizes"):
+    with pytest.raises(UserError, match="rope names models that differ in size"):
         frame(result("rope"), result("rope", 2) | {"parameters": 2000})
 
 

@@ -155,7 +155,7 @@ def compare(s: BenchSettings, part: str, vocab_size: int, compute: device.Comput
 
 def main() -> None:
     """Measure each part of each scheme and print a table."""
-    s, schemes = configure(BenchSettings, sys.argv[1:], __doc__)
+    s, schemes = configure(BenchSettings, sys.argv[1:])
     device.set_up_cpu()
     compute = device.pick(s.device, s.dtype, s.batch_size * s.block_size, s.n_embd)
     vocab_size = data.load(s.dataset).vocab_size

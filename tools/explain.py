@@ -60,7 +60,7 @@ def pair_table(scheme: Scheme, rotary: Rotary, length: int) -> pd.DataFrame:
 
 def main() -> None:
     """Describe an expression, and print the pairs of columns that it rotates."""
-    settings, words = configure(ExplainSettings, sys.argv[1:], __doc__)
+    settings, words = configure(ExplainSettings, sys.argv[1:])
     pos_file = Path(settings.pos_file) if settings.pos_file else None
     if words:
         text = " ".join(words)

@@ -20,6 +20,7 @@ from configurable import (  # noqa: E402
     Count,
     MeasureSettings,
     UserError,
+    answer_help,
     configure,
     run_program,
     setting,
@@ -144,7 +145,8 @@ def search(run: Run, settings: SearchSettings) -> None:
 
 def main() -> None:
     """Search for each run in turn."""
-    settings, typed = configure(SearchSettings, sys.argv[1:], __doc__)
+    answer_help(SearchSettings, __doc__)
+    settings, typed = configure(SearchSettings, sys.argv[1:])
     device.set_up_cpu()
     with device.memory_advice("lower factor"):
         for folder in named_folders(typed):
