@@ -360,7 +360,8 @@ def pick_rates(cells: list[Cell], settings: AblateSettings, dtype: str) -> dict[
             # never a cell of a comparison
             s = replace(s, out_dir=f"{run_folder(s)}-trial{s.max_iters}")
             trials[cell.label, rate] = Cell(f"trial of {cell.label} lr={rate}", s)
-    train_cells(share_of(list(trials.values()), settings.only), settings.jobs, dtype)
+    to_do = [trial for trial in trials.values() if not has_diverged(trial)]
+    train_cells(share_of(to_do, settings.only), settings.jobs, dtype)
     # a line for each scheme, a column for each rate
     losses = pd.Series({key: trial_loss(trial) for key, trial in trials.items()}).unstack()
     print(results.show("loss by learning rate", losses.rename_axis("scheme")))
@@ -369,11 +370,16 @@ def pick_rates(cells: list[Cell], settings: AblateSettings, dtype: str) -> dict[
     return losses.idxmin(axis=1).to_dict()
 
 
+def has_diverged(trial: Cell) -> bool:
+    """Whether it was tried, with the same settings, and its loss was not finite."""
+    return diverged(trial.folder) and not trial.changes()
+
+
 def trial_loss(trial: Cell) -> float:
     """The loss that rates are compared by: inf where it is not finite, NaN if the run is not
     finished.
     """
-    if diverged(trial.folder) and not trial.changes():
+    if has_diverged(trial):
         return math.inf
     if not trial.is_finished():
         return math.nan

@@ -9,6 +9,7 @@
            weights, or distances are rewritten
 
 A score is q.k x scale, times the temperature, plus biases; -inf if the query may not see the key.
+`added_scores` makes the biases and the -inf for every path but `flex`, which has them in `_flex`.
 """
 
 from contextlib import nullcontext
@@ -54,9 +55,9 @@ def reference(
 ) -> Tensor:
     """The definition of attention: q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D).
 
-    k and v may have fewer heads, each shared by a group of q's. If the plan has regions, q and k
-    are turned here; else they are turned already. features (B, S, M) belong to the
-    keys. Computed in float32 or wider, but on a GPU matrix products are in the dtype of q.
+    k and v may have fewer heads, each shared by several query heads. If the plan has regions, q and
+    k are turned here; else they are turned already. features (B, S, M) belong to the keys. Computed
+    in float32 or wider, but on a GPU matrix products are in the dtype of q.
     """
     weights = attention_weights(q, k, plan, scale, features)
     dtype = q.dtype if q.is_cuda else weights.dtype
@@ -188,7 +189,7 @@ class Prepared:
     key_blocks: BlockMask | None = None  # flex: the blocks of keys that are not all hidden
 
 
-def choose_path(plan: Plan, compiled: bool, dropout: float = 0.0) -> str:
+def choose_path(plan: Plan, compiled: bool, head_width: int, dropout: float = 0.0) -> str:
     """Choose the path for a plan, in eager or compiled code: see the top of this file."""
     n_keys = len(plan.key_ids)
     on_gpu = plan.key_ids.is_cuda
@@ -204,16 +205,17 @@ def choose_path(plan: Plan, compiled: bool, dropout: float = 0.0) -> str:
         if compiled and not on_gpu and n_keys <= PRODUCT_KEYS:
             return "masked"  # two matrix products are faster for short texts
         return "fused"
-    if on_gpu and whole_text and (compiled or COMPILE_FLEX) and can_flex(plan, training, dropout):
+    may_flex = on_gpu and whole_text and (compiled or COMPILE_FLEX)
+    if may_flex and can_flex(plan, head_width, training, dropout):
         return "flex"
     return "masked"
 
 
-def can_flex(plan, training, dropout):
+def can_flex(plan, head_width, training, dropout):
     """Whether FlexAttention can compute this plan for a whole text, and is not slower."""
     if not torch.__version__.startswith(FLEX_RELEASES):
         return False
-    if not plan.plain_ids or plan.features_piece or plan.width < 16:
+    if not plan.plain_ids or plan.features_piece or head_width < 16:
         return False  # flex takes no head narrower than 16
     if not all(piece.by_distance for piece in plan.biases):
         return False
@@ -225,13 +227,13 @@ def can_flex(plan, training, dropout):
     return not dropout and not learned
 
 
-def prepare(plan: Plan, dtype: torch.dtype, dropout: float = 0.0) -> Prepared:
+def prepare(plan: Plan, dtype: torch.dtype, head_width: int, dropout: float = 0.0) -> Prepared:
     """Choose the path for a plan, and compute once what all layers with this plan share.
 
-    dtype is that of scores, float32 or wider.
+    dtype is that of scores, float32 or wider; `head_width` that of values.
     """
     compiling = torch.compiler.is_compiling()
-    path = choose_path(plan, compiling, dropout)
+    path = choose_path(plan, compiling, head_width, dropout)
     prepared = Prepared(plan, path, dropout)
     n_keys = len(plan.key_ids)
     columns = torch.arange(n_keys, device=plan.key_ids.device)  # (S,)

@@ -587,7 +587,7 @@ def read_json(path: Path) -> dict:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
-        raise UserError(f"{path} is missing or not readable JSON: restore a good copy") from None
+        raise UserError(f"{path} is missing or not readable JSON") from None
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -615,7 +615,8 @@ def replace_file(path: Path, write: Callable) -> str:
         if not isinstance(error, OSError):
             reason = error.__context__ or error
         raise UserError(
-            f"{path} cannot be written ({reason}): the old file is unchanged"
+            f"{path} cannot be written ({reason}); what was written before is kept: once that is "
+            "mended, run the same command again"
         ) from error
     finally:
         aside.unlink(missing_ok=True)

@@ -29,6 +29,7 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -145,11 +146,15 @@ def fixed_targets(places: Places, length: int) -> list[Window]:
     A place has several windows if they are short: each scores its last length / 2 targets.
     UserError if the text is too short.
     """
-    if length > places.reach or places.candidates < len(places.ends):
+    if length > places.reach:
         raise UserError(
-            f"the validation text of {places.corpus} allows {places.candidates} windows of at most "
-            f"{places.reach} tokens, not {len(places.ends)} of {length}: lower eval_lengths or "
-            "eval_windows, or add longer documents"
+            f"the validation text of {places.corpus} allows tests of at most {places.reach} "
+            f"tokens, not {length}: lower eval_lengths, or add longer documents"
+        )
+    if places.candidates < len(places.ends):
+        raise UserError(
+            f"the validation text of {places.corpus} has only {places.candidates} places for "
+            f"{len(places.ends)} windows: lower eval_windows, or add text"
         )
     most = min(places.scored, max(1, length // 2))  # targets of a window
     windows = []
@@ -598,7 +603,7 @@ def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
         model.pos.extend(settings.extend)
     run_info = describe_run(run) | {"dataset": corpus.name}
     places = find_places(corpus, settings.eval_windows)
-    check_lengths(corpus, settings.eval_windows, [length])
+    fixed_targets(places, length)  # UserError if the text is too short
     # the longest that corpus and scheme allow
     longest = min(places.reach, model.pos.limit or places.reach)
     asked = settings.eval_lengths or (2 * length, 4 * length, 8 * length)
@@ -621,7 +626,10 @@ def main() -> None:
     settings, words = configure(EvaluateSettings, sys.argv[1:])
     device.set_up_cpu()
     tested = {}
-    with device.memory_advice("lower eval_lengths, or leave the longest out"):
+    # lines on the progress go elsewhere where the table is to be read by a program
+    progress = sys.stdout if settings.format == "text" else sys.stderr
+    advice = "lower eval_lengths, or leave the longest out"
+    with redirect_stdout(progress), device.memory_advice(advice):
         for folder in named_folders(words):
             run = open_model(folder, settings)
             if settings.diagnose:

@@ -360,6 +360,7 @@ class GPT(nn.Module):
         index = materialize(torch.arange(tokens.shape[1], device=idx.device))[skip:]
         new = T - skip  # how many tokens pass through the layers
         dropout = self.config.dropout if self.training else 0.0
+        head_width = self.config.head_width
         dtype = torch.promote_types(self.wte.weight.dtype, torch.float32)  # of scores
 
         with torch.autocast(idx.device.type, enabled=False):  # positions stay in full precision
@@ -371,14 +372,14 @@ class GPT(nn.Module):
             # layers with the same pieces share a plan, and what is prepared for it
             prepared_plans = {}
             for keys, plan in self.pos.plans(index, ids, new, total, dtype, window).items():
-                prepared_plans[keys] = attention.prepare(plan, dtype, dropout)
+                prepared_plans[keys] = attention.prepare(plan, dtype, head_width, dropout)
             prepared_layers = [prepared_plans[keys] for keys in self.pos.plan_keys]
             paths = [prepared.path for prepared in prepared_plans.values()]
             self.attention_path = "|".join(dict.fromkeys(paths))
             if n_queries is not None and n_queries < new:
                 plan = prepared_layers[-1].plan
                 plan = attention.slice_queries(plan, new - n_queries, new)
-                prepared_layers[-1] = attention.prepare(plan, dtype, dropout)
+                prepared_layers[-1] = attention.prepare(plan, dtype, head_width, dropout)
         x = self.ln_e(self.wte(idx[:, skip:]))
         if embedded is not None:
             x = x + embedded.to(x.dtype)

@@ -129,8 +129,7 @@ def read_mention(tree):
             raise UserError(
                 f"{text!r:.80} is not a position scheme: write a name such as rope or dynamic_ntk, "
                 "with its options by name as in t5(buckets=16); join schemes with + (in the same "
-                "layer) or | (in alternating layers), and repeat a branch up to 1000 times as in "
-                "3 * rope | nope; no name has a hyphen"
+                "layer) or | (in alternating layers), and repeat a branch as in 3 * rope | nope"
             )
     options = {}
     for keyword in keywords:
@@ -243,7 +242,7 @@ def find(name: str, pos_file: Path | None = None, option: str = "") -> type[Piec
     if option == "pos" and issubclass(cls, Extension):
         raise UserError(f"{name} extends a trained model: write it as --extend={right}")
     if right != name:
-        raise UserError(f"there is no {name}: write {right}")
+        raise UserError(f"there is no position scheme {name}: did you mean {right}?")
     return cls
 
 
@@ -372,8 +371,10 @@ def reads_positions(piece):
     return bool(reads_ids) and piece.features is None
 
 
-def check_layer(pieces, extensions, text):
-    """Raise UserError if the pieces of one layer and their extensions cannot be combined."""
+def check_layer(pieces, extensions, subject):
+    """Raise UserError if the pieces of one layer and their extensions cannot be combined; it begins
+    with `subject`, the expressions.
+    """
     # each pair in both orders: most rules are those of a about b
     for a, b in itertools.permutations([*pieces, *extensions], 2):
         name = scheme_name(a)
@@ -399,7 +400,7 @@ def check_layer(pieces, extensions, text):
         elif b.draw and a in extensions and a.factor and a.factor(2**30) != a.factor(2**31):
             reason = f"both assume a longer text: give a fixed factor to {name}"
         if reason:
-            raise UserError(f"{text}: {name} and {other} {reason}")
+            raise UserError(f"{subject}: {name} and {other} {reason}")
 
 
 # ---- the plan for attention in each forward pass
@@ -427,7 +428,7 @@ class Plan:
     masks: list[Piece]
     turn_piece: Piece | None  # turns queries and keys
     n_head: int
-    width: int  # how many of the last columns of q and k are turned
+    turned_width: int  # how many of the last columns of q and k are turned
     score_piece: Piece | None  # computes the whole score
     features_piece: Piece | None  # computes features of each layer's input
     weights_piece: Piece | None  # replaces the softmax
@@ -438,7 +439,8 @@ class Plan:
     regions: Sequence["Plan"] = ()
 
     def turn(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Turn the last `width` columns of q (B, H, T, D) and k (B, heads, S, D); dtypes stay.
+        """Turn the last `turned_width` columns of q (B, H, T, D) and k (B, heads, S, D); the dtypes
+        stay.
 
         If the tables differ between heads, keys can no longer be shared: k gets as many heads as q.
         """
@@ -448,7 +450,7 @@ class Plan:
             k = for_each_head(q, k)
         turned = []
         for x, tables, is_key in ((q, self.query_tables, False), (k, self.key_tables, True)):
-            rest, last = x.tensor_split([x.shape[-1] - self.width], -1)
+            rest, last = x.tensor_split([x.shape[-1] - self.turned_width], -1)
             with torch.autocast(x.device.type, enabled=False):
                 last = self.turn_piece.turn(upcast(last), tables, is_key).to(x.dtype)
             turned.append(torch.cat((rest, last), -1) if rest.shape[-1] > 0 else last)
@@ -691,7 +693,7 @@ class Scheme(nn.Module):
                     masks=[piece for piece in pieces if piece.mask is not None],
                     turn_piece=turn_piece,
                     n_head=self.shape.n_head,
-                    width=self.shape.head_dim,
+                    turned_width=self.shape.head_dim,
                     score_piece=first_with(schemes, "score"),
                     features_piece=first_with(schemes, "features"),
                     weights_piece=first_with(pieces, "weights"),

@@ -377,8 +377,8 @@ def train(run: Run, processes: Processes, log: Log) -> None:
             if processes.is_master:
                 log.write({"step": step, "diverged": True})
             raise UserError(
-                f"step {step}: loss {line['loss']}, val_loss {line.get('val_loss')}; earlier "
-                "checkpoints are kept. Lower learning_rate, lengthen warmup_iters, or try "
+                f"step {step}: loss {line['loss']}, val_loss {line.get('val_loss')}; what was "
+                "saved before is kept. Lower learning_rate, lengthen warmup_iters, or try "
                 "--dtype=float32"
             )
         if processes.is_master:

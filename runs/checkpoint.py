@@ -228,6 +228,9 @@ def read_config(folder: str | Path) -> dict:
     try:
         config = read_json(path)
         config["settings"] = asdict(TrainSettings(**config["settings"]))
+        missing = {"dtype", "train_lengths", "files_sha256", "corpus_sha256"} - config.keys()
+        if missing:
+            raise KeyError(min(missing))
     except TypeError as error:  # a setting that no longer exists
         raise UserError(f"{path} is of another version of this program: {error}") from None
     except (KeyError, UserError) as error:

@@ -17,13 +17,17 @@ from runs.results import load_rows, select, summary
 
 
 def logged(folder: str | Path) -> list:
-    """The lines of metrics.jsonl, without one that a killed run left half-written."""
+    """The lines of metrics.jsonl, without those that are no step: a killed run may leave one
+    half-written.
+    """
     path = Path(folder, "metrics.jsonl")
     lines = []
     if path.exists():
         for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
             with suppress(ValueError):
-                lines.append(json.loads(text))
+                line = json.loads(text)
+                if isinstance(line, dict) and "step" in line:
+                    lines.append(line)
     return lines
 
 

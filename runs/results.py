@@ -71,7 +71,7 @@ def load_result(folder: str | Path) -> dict[str, Any]:
         rows_of({"": result})
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # UserError is a ValueError
         raise UserError(
-            f"{path} is damaged ({error!r:.80}): delete it, python evaluate.py {folder} makes it"
+            f"{path} is damaged ({error!s:.80}): delete it, python evaluate.py {folder} makes it"
         ) from None
     return result
 
@@ -261,7 +261,8 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
     untested = rows.label[~rows.run.isin(shown.run)]
     if shown.empty or (extend is None and len(untested)):
         raise UserError(f"{untested.iloc[0]} was not tested on {dataset}: run evaluate.py on it")
-    # leave out rows of older checkpoints, and those that were measured again since
+    # leave out rows of earlier steps, and those of a checkpoint that was trained again since
+    shown = shown[shown.step == shown.groupby("run").step.transform("max")]
     shown = shown[shown.checkpoint == shown.groupby("run").checkpoint.transform("last")]
 
     # fixed_targets and windowed must have one set of targets at every length, and key_targets

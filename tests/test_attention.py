@@ -80,7 +80,7 @@ def test_every_path_equals_the_reference(pos, extend, monkeypatch):
     idx = text(gpt)
     index = torch.arange(idx.shape[1])
     plans = gpt.pos.plans(index, index, len(index), len(index), torch.float64)
-    paths = {attention.choose_path(plan, compiled=False) for plan in plans.values()}
+    paths = {attention.choose_path(plan, False, gpt.config.head_width) for plan in plans.values()}
     with monkeypatch.context() as patch:
         patch.setattr(attention, "attend", through_the_reference)
         expected = output_and_gradients(gpt, idx)
@@ -137,7 +137,7 @@ def test_each_path_is_chosen_where_it_fits():
     for length, path in ((N, "masked"), (4096, "fused")):
         index = torch.arange(length)
         plans = model("rope").pos.plans(index, index, length, length, torch.float32).values()
-        assert [attention.choose_path(plan, compiled=True) for plan in plans] == [path]
+        assert [attention.choose_path(plan, True, 32) for plan in plans] == [path]
 
 
 @pytest.mark.parametrize(
@@ -158,9 +158,9 @@ def test_flex_is_chosen_where_it_fits_a_whole_text_on_a_card(pos, head_dim, test
     drawn = gpt.pos.draw(0, 0, 8)
     positions = ids if drawn is None else drawn
     plan = gpt.pos.plans(ids, positions, 8, 8, torch.float32)[gpt.pos.plan_keys[0]]
-    assert attention.can_flex(plan, False, 0.5) == tested
-    assert attention.can_flex(plan, True, 0.0) == trained
-    assert not attention.can_flex(plan, True, 0.5)
+    assert attention.can_flex(plan, head_dim, False, 0.5) == tested
+    assert attention.can_flex(plan, head_dim, True, 0.0) == trained
+    assert not attention.can_flex(plan, head_dim, True, 0.5)
 
 
 @torch.no_grad()

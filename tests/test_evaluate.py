@@ -297,13 +297,13 @@ def test_what_cannot_be_measured_is_a_row_with_its_reason():
     rows = measured(documents=(900,), lengths=(256, 257))
     assert rows["fixed_targets", 256]["nats"] and rows["nonoverlapping", 257]["nats"]
     assert rows["windowed", 257]["reason"].startswith(
-        "the validation text of toy allows 644 windows of at most 256 tokens, not 64 of 257"
+        "the validation text of toy allows tests of at most 256 tokens, not 257"
     )
     rows = measured(documents=(15,))
     assert rows["nonoverlapping", 8]["reason"].endswith("too few for 16 chunks of 8")
     rows = measured(documents=(900,), eval_windows=1024)
     assert rows["windowed", 8]["reason"].startswith(
-        "the validation text of toy allows 644 windows of at most 256 tokens, not 1024 of 8"
+        "the validation text of toy has only 644 places for 1024 windows"
     )
 
 

@@ -62,7 +62,7 @@ def test_the_program_says_what_an_expression_is(monkeypatch, capsys):
     assert "scores x 1.4591" in text  # (0.1 ln 8 + 1)^2
     assert "turns trained" not in explained(monkeypatch, capsys, "alibi")
     assert "rope + alibi" in explained(monkeypatch, capsys, "rope", "+", "alibi")  # not quoted
-    with pytest.raises(UserError, match="write alibi"):
+    with pytest.raises(UserError, match="did you mean alibi"):
         explained(monkeypatch, capsys, "alib")
 
 

@@ -491,7 +491,7 @@ def test_the_factor_of_the_active_extension():
         ("interpolate + compress", "interpolate and compress both"),
         ("rerope + dca", "rerope and dca both"),
         ("ssmax", "does not extend a trained model"),
-        ("yarm", "write yarn"),
+        ("yarm", "did you mean yarn"),
         ("yarn(factr=4)", "factr: Extra inputs are not permitted"),
         ("window", "size: Field required"),
         ("longrope", "file: Field required"),

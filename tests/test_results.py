@@ -189,6 +189,13 @@ def test_the_newest_rows_of_one_corpus_and_one_extension_are_shown():
         frame(one, result("alibi"), dataset="books")
 
 
+def test_rows_of_an_earlier_checkpoint_do_not_replace_those_of_the_last_step():
+    one = result("rope")
+    earlier = [row | {"step": 40, "checkpoint": "step 40", "nats": 9.0} for row in one["rows"]]
+    rows = frame(one | {"rows": one["rows"] + earlier})  # as after a checkpoint was damaged
+    assert set(rows.step) == {60} and len(rows) == len(one["rows"])
+
+
 def test_a_second_test_on_other_windows_leaves_no_seed_out():
     """Two seeds on 64 windows; one also on 128, and with an extension on 64 again."""
     fixed = {"protocols": ("fixed_targets",)}
@@ -562,6 +569,8 @@ def test_rows_with_answers_are_tabled_and_drawn_by_distance(tmp_path, monkeypatc
 
 # ---- the programs
 
+CONFIG = {"dtype": "float32", "train_lengths": [L], "files_sha256": {}, "corpus_sha256": {}}
+
 
 @pytest.fixture
 def out(tmp_path, monkeypatch):
@@ -574,11 +583,7 @@ def out(tmp_path, monkeypatch):
     }.items():
         (tmp_path / "out" / name).mkdir(parents=True)
         s = TrainSettings(pos=one["pos"], seed=one["seed"], max_iters=60)
-        config = {}
-        write_json(
-            tmp_path / f"out/{name}/config.json",
-            config | {"settings": asdict(s), "files_sha256": {}},
-        )
+        write_json(tmp_path / f"out/{name}/config.json", CONFIG | {"settings": asdict(s)})
         results.update_result(f"out/{name}", one)
         line = json.dumps({"step": one["step"], "loss": 2.0})
         (tmp_path / "out" / name / "metrics.jsonl").write_text(f"{line}\n")
@@ -667,7 +672,7 @@ def test_losses_against_training_tokens_are_means_over_seeds(out, capsys, monkey
 def test_the_settings_of_runs_as_they_were_used(out, capsys, monkeypatch):
     changes = {"a": {"pos": "alibi", "optimizer": "adamw"}, "b": {"seed": 1}, "c": {"seed": 2}}
     for name, change in changes.items():
-        config = {"settings": asdict(TrainSettings(max_iters=60, **change)), "files_sha256": {}}
+        config = CONFIG | {"settings": asdict(TrainSettings(max_iters=60, **change))}
         write_json(out / f"out/{name}/config.json", config)
     results.update_result("out/c", result("rope", 2))
     text = run_report(capsys, monkeypatch, "out/a", "out/b", "out/c", "--show=settings")
