@@ -144,7 +144,8 @@ def fixed_targets(places: Places, length: int) -> list[Window]:
     """The windows of `length` inputs that score the targets of the places, one block for each.
 
     A place has several windows if they are short: each scores its last length / 2 targets.
-    UserError if the text is too short.
+    UserError if the text is too short. (In a corpus with questions, `question_rows` scores the text
+    around them.)
     """
     if length > places.reach:
         raise UserError(

@@ -1,9 +1,10 @@
-"""The GPT in one file: a plain pre-norm transformer with a key-value cache and latent attention.
+"""The GPT in one file, with its key-value cache and latent attention.
 
-All it knows of positions comes from a `Scheme` (scheme.py).
+All it knows of positions comes from a `Scheme` (scheme.py); attention itself is in attention.py.
 
-m = GPT(GPTConfig(block_size=64, vocab_size=256, n_layer=2, n_head=4, n_embd=64, pos="rope"))
-logits, loss = m(idx, targets)           # (B, T, V), scalar: mean nats
+    m = GPT(GPTConfig(block_size=64, vocab_size=256, n_layer=2, n_head=4, n_embd=64, pos="rope"))
+    idx = torch.randint(256, (2, 65))  # tokens
+    logits, loss = m(idx[:, :-1], idx[:, 1:])  # (2, 64, 256), and the mean loss in nats
 """
 
 import math
@@ -165,15 +166,15 @@ class LatentAttention(nn.Module):
         plan = prepared.plan
         # (B, H, Q, head width + turned width)
         q = self.c_query(x[:, -plan.n_queries :]).unflatten(-1, (self.n_head, -1)).transpose(1, 2)
-        # the latent of each token (B, T, rank), and the turned columns that all heads share
-        latent, shared = self.c_latent(x).split(self.widths, -1)
-        latent = apply_norm(self.kv_norm, latent)
-        new_latents = torch.cat((latent, shared), -1)[:, None]  # (B, 1, T, rank + turned width)
+        # the latent of each token (B, T, rank), and the columns to be turned, which all heads share
+        new_latents, turned = self.c_latent(x).split(self.widths, -1)
+        new_latents = apply_norm(self.kv_norm, new_latents)
+        k = torch.cat((new_latents, turned), -1)[:, None]  # (B, 1, T, rank + turned width)
         if not plan.regions:
-            q, new_latents = plan.turn(q, new_latents)
-        # the latents of all S tokens, rounded if the cache packs them
-        all_latents = with_cached(cache, self.layer, "k", new_latents, plan.pack_piece)
-        latents, turned = all_latents.split(self.widths, -1)
+            q, k = plan.turn(q, k)
+        # of all S tokens, rounded if the cache packs them
+        all_k = with_cached(cache, self.layer, "k", k, plan.pack_piece)
+        latents, turned = all_k.split(self.widths, -1)
         features = all_features(x, plan, cache, self.layer)
         # the up-projections from latents to keys and values, (H, head width, rank) each
         up_k, up_v = self.c_up.weight.unflatten(0, (self.n_head, -1)).split(self.head_width, 1)
@@ -183,8 +184,8 @@ class LatentAttention(nn.Module):
             y = attention.attend(q, k, v, prepared, self.scale, features)
         else:  # latents as one key and value head, (B, 1, S, .): q.(up_k l) = (q up_k).l
             q = torch.cat((q[..., : self.head_width] @ up_k, q[..., self.head_width :]), -1)
-            y = attention.attend(q, all_latents, latents, prepared, self.scale, features) @ up_v.mT
-        new_v = latent[:, None] @ up_v.mT if plan.output_piece else None
+            y = attention.attend(q, all_k, latents, prepared, self.scale, features) @ up_v.mT
+        new_v = new_latents[:, None] @ up_v.mT if plan.output_piece else None
         return project_out(self.c_proj, y, new_v, x, plan)
 
 
@@ -259,7 +260,7 @@ class Block(nn.Module):
             y = self.ln_1(self.attn(x, prepared, cache).to(x.dtype))
         else:
             y = self.attn(self.ln_1(x), prepared, cache)
-        x = x[:, -y.shape[1] :]  # of the queries alone
+        x = x[:, -y.shape[1] :]  # y has only the rows of the queries
         attended = x + F.dropout(y, prepared.dropout)  # 0 unless the model is in training
         mlp_input = x if self.parallel_blocks else attended
         if self.norm_place == "after":
@@ -312,9 +313,14 @@ class GPT(nn.Module):
             nn.init.normal_(module.weight, std=std)
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
-        # apply() comes to children first: this replaces what c_proj got above
+        # apply() visits children first: this replaces what c_proj got above
         if isinstance(module, Attention | LatentAttention | MLP):
             nn.init.normal_(module.c_proj.weight, std=std / math.sqrt(2 * self.config.n_layer))
+
+    @property
+    def parameter_count(self) -> int:
+        """The number of parameters; a tied embedding is counted once."""
+        return sum(p.numel() for p in self.parameters())
 
     # ---- positions
 
@@ -324,11 +330,6 @@ class GPT(nn.Module):
         self.config = replace(self.config, pos="nope", extend="")
 
     # ---- forward
-
-    @property
-    def parameter_count(self) -> int:
-        """The number of parameters; a tied embedding is counted once."""
-        return sum(p.numel() for p in self.parameters())
 
     def _hidden(self, idx, cache=None, window=None, n_queries=None):
         """The final hidden states (B, T, C) of tokens idx (B, T); those of the last `n_queries`
@@ -424,8 +425,8 @@ class GPT(nn.Module):
             logits = self.lm_head(hidden).float()
             return F.cross_entropy(logits, wanted, ignore_index=-1, reduction="none")
 
-        # logits are computed a block of rows at a time, and once more in the backward pass; but
-        # training holds those of up to 8 blocks
+        # to save memory, logits are computed a block of rows at a time, and again in the backward
+        # pass; training keeps all of them if they fit into 8 blocks
         rows = x.flatten(0, 1)  # (B t, C)
         most = 8 * LOGIT_BYTES if x.is_cuda else LOGIT_BYTES
         n_rows = max(1, most // (4 * self.config.vocab_size))
@@ -465,7 +466,7 @@ class GPT(nn.Module):
 
         Logits are divided by the temperature; with 0 the likeliest token is taken. Only the top_k
         likeliest tokens are kept. If the scheme has fewer than T + max_new_tokens positions, each
-        step encodes the last `limit` tokens anew.
+        step encodes the last `pos.limit` tokens anew.
         """
         total = idx.shape[1] + max_new_tokens
         limit = self.pos.limit

@@ -149,7 +149,7 @@ def alibi_slopes(n_head: int) -> Tensor:
     slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
     # every other slope of twice as many heads
     slopes += [2 ** (-4 * h / power) for h in range(1, 2 * power, 2)]
-    return torch.tensor(slopes[:n_head])  # if n_head is a power of two, the second line adds none
+    return torch.tensor(slopes[:n_head])  # none of the others, if n_head is a power of two
 
 
 def t5_buckets(distance: Tensor, num_buckets: int = 32, max_distance: int = 128) -> Tensor:
@@ -294,8 +294,7 @@ class Piece(nn.Module):
 
     The class name in snake_case is the name of the scheme. The arguments of __init__ after `shape`
     are its options, checked against their annotations. Floating-point inputs are in float32 or
-    wider.
-    Constants are non-persistent buffers: `.to(bfloat16)` rounds neither the buffers nor the
+    wider. Constants are non-persistent buffers: `.to(bfloat16)` rounds neither the buffers nor the
     parameters of a piece.
     """
 

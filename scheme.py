@@ -279,7 +279,10 @@ def build(
 
         # its options, checked against their annotations
         fields = options_of(cls) | {"per_layer": (bool, cls.per_layer)}
-        config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+        for option in mention.options:
+            if option not in fields:
+                raise UserError(f"{name} has no option {option}; it has {', '.join(fields)}")
+        config = ConfigDict(strict=True, allow_inf_nan=False)
         schema = create_model(name, __config__=config, **fields)
         try:
             options = dict(schema.model_validate(mention.options, context={"length": shape.length}))
@@ -518,9 +521,10 @@ class Scheme(nn.Module):
     def extend(self, text: str, folder: Path | None = None) -> None:
         """Activate an `extend` expression, replacing the current one; "" or "none" for none.
 
-        Only frequency maps and temperatures can be limited to some layers, as in 'none | yarn'.
-        Files named by options are looked up in `folder` first. Activating the current expression
-        again keeps what it learned. UserError if the expression does not fit the scheme.
+        Frequency maps act in `Rotary.frequencies`, which `plans` calls through `Rotary.tables`.
+        Only they and temperatures can be limited to some layers, as in 'none | yarn'. Files named
+        by options are looked up in `folder` first. Activating the current expression again keeps
+        what it learned. UserError if the expression does not fit the scheme.
         """
         pieces = self.pieces.values()
         expression = parse(text or "none")

@@ -57,8 +57,8 @@ def final_settings(typed: TrainSettings) -> TrainSettings:
     A fine-tune takes the shape of the model that it starts from, and its corpus, length and
     extension unless they are set. A resumed run keeps its dtype.
     """
-    # out/RUN/ is out/RUN
-    s = replace(typed, pos=parse(typed.pos).text, init_from=os.path.normpath(typed.init_from))
+    init_from = os.path.normpath(typed.init_from)  # out/RUN for out/RUN/
+    s = replace(typed, pos=parse(typed.pos).text, init_from=init_from)
     if {"block_size", "length_factor"} <= typed.set_by_user:
         raise UserError("block_size and length_factor both set the training length: name one")
     if s.init_from == "scratch":  # nanoGPT's word for it
@@ -223,8 +223,10 @@ class MeanLoss(nn.Module):
 def compile_loss(loss_fn: MeanLoss, s: TrainSettings, kind: str) -> None:
     """Compile model and loss as one graph, or print why not."""
     reason = device.missing_compiler()
-    if kind == "mps" or not s.compile:
-        reason = f"device={kind}, compile={s.compile}"
+    if kind == "mps":
+        reason = "device=mps"
+    if not s.compile:
+        reason = "compile=False"
     if reason:
         print(f"not compiled: {reason}")
         return
@@ -263,7 +265,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
 
     The first SIGINT (Ctrl-C), SIGTERM or SIGUSR1 saves after the current step and ends the program;
     the same command resumes from there. A second one ends it at once, which is safe: a checkpoint
-    appears whole or not at all.
+    appears whole or not at all. During the test that follows, Ctrl-C is handled by `run_program`.
     """
     s = run.settings
     model = run.model
@@ -275,6 +277,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         if received:
             os._exit(128 + number)
         received = number
+        os.write(2, b"\nstopping after this step; once more: at once\n")  # print is not safe here
 
     handlers = {number: signal.signal(number, on_signal) for number in SIGNALS}
 
@@ -296,13 +299,13 @@ def train(run: Run, processes: Processes, log: Log) -> None:
     drop_step = s.max_iters - round(s.drop_pos * s.max_iters)
 
     model.train()
-    # for tqdm, None means: hidden where there is no terminal
-    bar = tqdm(total=s.max_iters, initial=run.step, disable=None if processes.is_master else True)
+    hidden = None if processes.is_master else True  # for tqdm, None means: without a terminal
+    bar = tqdm(total=s.max_iters, initial=run.step, disable=hidden)
     logged_time = time.perf_counter()  # when the last line was logged, and after which step
     logged_step = run.step
     while run.step < s.max_iters:
         step = run.step
-        if step in s.test_at:  # here, because its checkpoint is on the disk now
+        if step in s.test_at:  # at the start of the next step: its checkpoint has been saved
             test(run, processes)
             model.train()
             logged_time = time.perf_counter()  # the test does not count as training
@@ -355,8 +358,8 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         bar.update()
 
         # log, validate, save
-        # the highest signal that any process received; read once, so a later one counts in the
-        # next step
+
+        # the highest signal that any process received; one that comes later counts in the next step
         stop_signal = processes.highest(received)
         validate = step == s.max_iters or step in s.test_at or step % s.eval_interval == 0
         if not (validate or stop_signal or step == 1 or step % s.log_interval == 0):

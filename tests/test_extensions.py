@@ -492,7 +492,7 @@ def test_the_factor_of_the_active_extension():
         ("rerope + dca", "rerope and dca both"),
         ("ssmax", "does not extend a trained model"),
         ("yarm", "did you mean yarn"),
-        ("yarn(factr=4)", "factr: Extra inputs are not permitted"),
+        ("yarn(factr=4)", "yarn has no option factr"),
         ("window", "size: Field required"),
         ("longrope", "file: Field required"),
         ("slopes", "does not extend"),
