@@ -299,7 +299,7 @@ class ReportSettings(TableSettings):
         "tests", "tests, training (loss by tokens) or settings (for an appendix)", "manner"
     )
     eval_lengths: Lengths = setting((), "test lengths of the table (by default all)", "manner")
-    labels: str = setting("", "LABEL=NAME,... for table and figure, or a file of them", "manner")
+    labels: str = setting("", "LABEL=NAME;... for table and figure, or a file of them", "manner")
     size: Annotated[str, Field(pattern=r"^$|^[1-9][0-9]?([.][0-9]+)?x[1-9][0-9]?([.][0-9]+)?$")] = (
         setting("", "WIDTHxHEIGHT of the figure, each 1 to 99 inches, as 3.25x2.2", "manner")
     )

@@ -6,7 +6,7 @@
     python report.py out/A out/B                           the tables of these runs
     python report.py out/A out/B --out=compared.pdf        and their figure (.png, .pdf, .svg)
     python report.py out/A out/B --out=paper.pdf --size=3.25x2.2    a figure that fits a column
-    python report.py out/A out/B --labels='alibi=ALiBi,mine=Mine (ours)'    your own names
+    python report.py out/A out/B --labels='alibi=ALiBi;mine=Mine (ours)'    your own names
     python report.py out/A out/B --show=settings           settings and sizes, for an appendix
     python report.py out/A out/B --show=training --out=t.pdf    loss against tokens
     python report.py out/A out/B --format=tex --eval_lengths=128,4096       one table in LaTeX

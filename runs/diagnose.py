@@ -135,9 +135,9 @@ def report(findings: list[Finding], folder: Path, run_info: dict) -> None:
     figure = new_figure((4.5 * len(findings), 4))
     content = []
     for number, (title, frame, note) in enumerate(findings, 1):
-        table = frame.reset_index()
-        print(f"\n{results.show(title, table, note.splitlines())}")
-        content.append({"title": title, "rows": json.loads(table.to_json(orient="records"))})
+        print(f"\n{results.show(title, frame, note.splitlines())}")
+        rows = json.loads(frame.reset_index().to_json(orient="records"))
+        content.append({"title": title, "rows": rows})
         axes = figure.add_subplot(1, len(findings), number, title=title)
         means = frame.filter(regex="[^±]$").drop(columns="distance", errors="ignore")
         means.plot(ax=axes, marker=".", logx=True)

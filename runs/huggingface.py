@@ -183,7 +183,6 @@ FAMILIES = {
         **LLAMA,
         "defaults": {
             **LLAMA["defaults"],
-            "no_rope_layer_interval": 4,
             "rope_theta": 2000000.0,
             "tie_word_embeddings": True,
         },
@@ -337,10 +336,8 @@ def read_positions(kind, theirs, n_layer):
         if kind == "cohere2" and layer_type == "full_attention":
             layer = "nope"
         if kind == "smollm3":
-            turns = (n + 1) % theirs["no_rope_layer_interval"]
-            if "no_rope_layers" in theirs:
-                turns = theirs["no_rope_layers"][n]  # its name is wrong: 1 turns
-            layer = layer if turns else "nope"
+            # misnamed: 1 means that the layer rotates
+            layer = layer if theirs["no_rope_layers"][n] else "nope"
         if layer_type == "sliding_attention" and kind in LAYERED:
             layer += f" + window(size={theirs['sliding_window']})"
         elif layer_type != "full_attention":

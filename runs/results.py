@@ -296,22 +296,20 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
 
 
 def rename(rows: pd.DataFrame, labels: str) -> pd.DataFrame:
-    """Rename labels: "alibi=ALiBi,rope=RoPE (ours)", or the path of a file with such a pair in each
+    """Rename labels: "alibi=ALiBi;rope=RoPE (ours)", or the path of a file with such a pair in each
     line. UserError for a label that no row has.
     """
     if labels and "=" not in labels:
         labels = Path(labels).read_text(encoding="utf-8")
-    # the longest first: a label may begin with another, as in alibi and alibi n_layer=2
-    a_label = "|".join(map(re.escape, sorted(set(rows.label), key=len, reverse=True)))
     names = {}
-    # a pair ends with its line, or at a comma before another label: a label may have commas
-    for pair in re.split(rf"\n|,\s*(?=(?:{a_label})\s*=)", labels.strip()):
-        match = re.fullmatch(rf"({a_label})\s*=\s*(.*)", pair)
-        if match:
-            names[match[1]] = match[2]
+    for pair in re.split("[;\n]", labels):
+        # a label may contain =, too
+        label = next((x for x in rows.label.unique() if pair.startswith(f"{x}=")), None)
+        if label:
+            names[label] = pair.removeprefix(f"{label}=")
         elif pair:
             raise UserError(
-                f"{pair!r} renames no label: write --labels='LABEL=NAME,LABEL=NAME', where "
+                f"{pair!r} renames no label: write --labels='LABEL=NAME;LABEL=NAME', where "
                 f"the labels are {'; '.join(rows.label.unique())}"
             )
     renamed = rows.assign(label=rows.label.replace(names))

@@ -419,7 +419,7 @@ def test_labels_of_the_users_own(tmp_path):
     rows = seeds()
     pairs = {"alibi": "ALiBi", "rope | nope": "R(a, b)"}
     (tmp_path / "names").write_text("".join(f"{label}={name}\n" for label, name in pairs.items()))
-    text = ",".join(f"{label}={name}" for label, name in pairs.items())
+    text = ";".join(f"{label}={name}" for label, name in pairs.items())
     for labels in (text, str(tmp_path / "names")):
         named = results.rename(rows, labels)
         assert list(named.label.unique()) == ["ALiBi", "R(a, b)", "learned", "yarn_x"]
