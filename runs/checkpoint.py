@@ -7,6 +7,7 @@ complete, so a run may be killed at any moment.
 
 import ast
 import contextlib
+import difflib
 import hashlib
 import inspect
 import itertools
@@ -224,7 +225,10 @@ def read_config(folder: str | Path) -> dict:
     """Read config.json of a run folder; UserError if it is missing or damaged."""
     path = Path(folder, "config.json")
     if not path.exists():
-        raise UserError(f"{path} is missing: name a run folder, as out/alibi-stdlib-L128-s1337")
+        runs = [str(file.parent) for file in Path("out").glob("*/config.json")]
+        near = difflib.get_close_matches(str(folder), runs, 1)
+        advice = f"did you mean {near[0]}?" if near else "name a run folder, as out/RUN"
+        raise UserError(f"{path} is missing: {advice}")
     try:
         config = read_json(path)
         config["settings"] = asdict(TrainSettings(**config["settings"]))

@@ -180,9 +180,14 @@ def test_a_config_that_is_damaged_is_a_sentence(content: str, folder: Path):
         run("--out_dir=run")
 
 
-def test_a_folder_that_is_no_run_is_a_sentence(tmp_path: Path):
+def test_a_folder_that_is_no_run_is_a_sentence(tmp_path: Path, monkeypatch):
     with pytest.raises(UserError, match="name a run folder"):
         load_run(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    Path("out/alibi-mine").mkdir(parents=True)
+    Path("out/alibi-mine/config.json").write_text("{}")
+    with pytest.raises(UserError, match="did you mean out/alibi-mine"):
+        load_run("out/alib-mine")
 
 
 def test_what_a_killed_run_left_half_written_in_its_metrics_is_dropped(folder: Path):
