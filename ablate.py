@@ -17,7 +17,7 @@ same order. After an interruption, the same command resumes, and trains only wha
 cell whose settings, files and corpus have not changed is never started over; --overwrite=True
 replaces the others.
 
-Each of learning_rates is tried for each scheme, with an extra seed and half of the steps. The best
+Each of learning_rates is tried for each scheme, with an extra seed and half the steps. The best
 has the lowest loss at L on validation windows that share no target with the test, or on training
 rows that it has not read.
 """
@@ -95,40 +95,37 @@ class Cell:
         return run_folder(self.settings)
 
     def changes(self) -> list[str]:
-        """How the run in its folder, if there is one, differs from this cell, or is damaged."""
+        """How the run in its folder, if there is one, differs from this cell; or its damage."""
         s = self.settings
         if not (self.folder / "config.json").exists():
             return []
         try:
             config = read_config(self.folder)
             changes = differences(self.folder, config, s)
-            finished_result(self.folder, s)
+            finished_result(s)
             if s.overwrite:  # else train.py says whether it is damaged
                 load_checkpoint(self.folder)
         except UserError as error:
             return [str(error)]
         # train.py goes on if max_iters is raised, but with a schedule that no other cell has
         planned = config.get("max_iters_before", config["settings"]["max_iters"])
-        is_fixed = s.lr_decay_iters is not None and s.warmup_iters is not None
-        changes_rates = s.decay_lr and not is_fixed
-        if planned > s.max_iters or (changes_rates and planned < s.max_iters):
+        follows_max_iters = s.decay_lr and None in (s.lr_decay_iters, s.warmup_iters)
+        if planned > s.max_iters or (follows_max_iters and planned < s.max_iters):
             changes.append(f"max_iters: {planned} in the folder, {s.max_iters} asked for")
         return changes
 
-    def is_begun(self) -> bool:
-        """Whether train.py goes on with the run in its folder, without --overwrite."""
+    def can_resume(self) -> bool:
+        """Whether train.py would resume the run in its folder, without --overwrite."""
         return (self.folder / "config.json").exists() and not self.changes()
 
     def is_finished(self) -> bool:
         """Whether it is fully trained and tested, with these settings, files and corpus."""
-        return self.is_begun() and finished_result(self.folder, self.settings) is not None
+        return self.can_resume() and finished_result(self.settings) is not None
 
     def step(self) -> int:
-        """The step from which train.py goes on."""
-        if not self.is_begun():
-            return 0
-        steps = [int(path.name.split("-")[1]) for path in checkpoint_paths(self.folder)]
-        return max(steps, default=0)
+        """The step from which train.py resumes."""
+        paths = checkpoint_paths(self.folder) if self.can_resume() else []
+        return int(paths[0].name.split("-")[1]) if paths else 0
 
 
 # ---- what is to be trained
@@ -168,7 +165,7 @@ def make_cells(schemes: list[str], settings: AblateSettings) -> list[Cell]:
                 raise UserError(f"{text}: name that scheme instead of --pos")
             chosen |= read_word(TrainSettings, word)
         s = replace(shared, **chosen)
-        # as train.py names the folder
+        # in canonical form, from which the folder is named
         s = replace(s, pos=parse(s.pos).text, extend=canonical_extend(s.extend))
         for name in fixed:
             if getattr(s, name) != getattr(shared, name):
@@ -198,7 +195,7 @@ def check_folders(cells: list[Cell]) -> None:
     if changed:
         cell = changed[0]
         read_config(cell.folder)  # UserError if a file is damaged
-        finished_result(cell.folder, cell.settings)
+        finished_result(cell.settings)
         change = cell.changes()[0]
         names = "; ".join(cell.name for cell in changed)
         advice = f"--overwrite=True trains anew: {names}. Or move the folder away"
@@ -228,7 +225,7 @@ def examine_cells(cells: list[Cell]) -> None:
 
 
 def train_cells(cells: list[Cell], jobs: int, dtype: str = "auto") -> dict[str, str]:
-    """Train and test the cells that are not finished, `jobs` at once; print a line for each.
+    """Train and test the cells that are not finished, `jobs` at a time; print a line for each.
     Returns {name of a cell: why it failed}. A run that has begun keeps its dtype.
 
     SIGINT (Ctrl-C), SIGTERM and SIGUSR1 are passed on to the running cells, which save and end;
@@ -243,7 +240,7 @@ def train_cells(cells: list[Cell], jobs: int, dtype: str = "auto") -> dict[str, 
     def pass_on(number: int, frame: object) -> None:
         caught.append(number)
         for child in children:
-            child.send_signal(number)  # nothing, if it has ended
+            child.send_signal(number)  # does nothing if it has ended
 
     # each job has its share of the processors
     threads = max(1, torch.get_num_threads() // jobs)
@@ -255,7 +252,7 @@ def train_cells(cells: list[Cell], jobs: int, dtype: str = "auto") -> dict[str, 
         started = time.monotonic()
         last = ""
         s = replace(cell.settings, examine=False)  # examine_cells has done it
-        if cell.is_begun():
+        if cell.can_resume():
             s = replace(s, overwrite=False)
         else:
             s = replace(s, dtype=dtype)
@@ -320,9 +317,16 @@ def show_plan(cells: list[Cell], jobs: int, dtype: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for number, cell in enumerate(cells):
             if not cell.is_finished():
-                s = replace(cell.settings, out_dir=f"{folder}/{number}", max_iters=40)
-                s = replace(s, eval_interval=40, eval_lengths=(s.block_size,), log_interval=20)
-                s = replace(s, drop_pos=0, wandb_log=False)
+                s = replace(
+                    cell.settings,
+                    out_dir=f"{folder}/{number}",
+                    max_iters=40,
+                    eval_interval=40,
+                    eval_lengths=(cell.settings.block_size,),
+                    log_interval=20,
+                    drop_pos=0,
+                    wandb_log=False,
+                )
                 trials[cell.label] = Cell(f"forty steps of {cell.label}", s)
         failures = train_cells(list(trials.values()), jobs, dtype)
         if failures:
@@ -349,14 +353,19 @@ def show_plan(cells: list[Cell], jobs: int, dtype: str) -> None:
 def pick_rates(cells: list[Cell], settings: AblateSettings, dtype: str) -> dict[str, float]:
     """The learning rate with the lowest loss, for each scheme.
 
-    Each rate is tried with an extra seed for half of the steps. UserError as long as other shares
+    Each rate is tried with an extra seed for half the steps. UserError as long as other shares
     of the cells have not tried theirs.
     """
     trials = {}  # a cell for each scheme and rate, the same whatever the seed of the cell
     for cell in cells:
         for rate in settings.learning_rates:
-            s = replace(cell.settings, learning_rate=rate, seed=max(settings.seeds) + 1)
-            s = replace(s, max_iters=max(1, s.max_iters // 2), eval_lengths=(s.block_size,))
+            s = replace(
+                cell.settings,
+                learning_rate=rate,
+                seed=max(settings.seeds) + 1,
+                max_iters=max(1, cell.settings.max_iters // 2),
+                eval_lengths=(cell.settings.block_size,),
+            )
             # never a cell of a comparison
             s = replace(s, out_dir=f"{run_folder(s)}-trial{s.max_iters}")
             trials[cell.label, rate] = Cell(f"trial of {cell.label} lr={rate}", s)
@@ -417,7 +426,7 @@ def main() -> int:
     # one dtype for all cells: that of cells that have begun, or else the faster one here
     dtype = settings.dtype
     for cell in cells:
-        if dtype == "auto" and cell.is_begun():
+        if dtype == "auto" and cell.can_resume():
             dtype = read_config(cell.folder)["dtype"]
     tokens = settings.batch_size * settings.block_size
     compute = device.pick(settings.device, dtype, tokens, settings.n_embd)

@@ -94,8 +94,10 @@ def attention_weights(
                 score = plan.score_piece.score(tile)
             else:
                 score = score + added
-            score = torch.where(added > -torch.inf, score, -torch.inf)  # a hidden q.k may overflow
-            if part.where is not None:  # where this is False, earlier scores stay
+            score = torch.where(
+                added > -torch.inf, score, -torch.inf
+            )  # q.k of a hidden key may overflow
+            if part.where is not None:  # elsewhere the earlier scores stay
                 holds = part.where(plan.query_ids[:, None], plan.key_ids)
                 score = torch.where(holds, score, scores)
             scores = score
@@ -103,13 +105,13 @@ def attention_weights(
 
 
 def finish_q_and_k(q, k, plan, scale, features):
-    """Turned q and k as they are multiplied: q times the temperature, both with the columns that a
-    piece makes of features (B, S, M).
+    """Multiply turned q by the temperature; a piece may add columns, made from features (B, S, M),
+    to q and k.
     """
     dtype = q.dtype
     if plan.temperature is not None:
         q = (q * plan.temperature).to(dtype)
-    if plan.features_piece and plan.features_piece.along is not None:
+    if plan.features_piece and plan.features_piece.along:
         q, k = plan.features_piece.along(upcast(q), upcast(k), features, scale)
     return q.to(dtype), k.to(dtype)
 
@@ -181,9 +183,9 @@ class Prepared:
 
     plan: Plan
     path: str
-    dropout: float = 0.0
+    dropout: float
     added: Tensor | None = None  # masked: added scores of all pairs, (H or 1, T, S)
-    # masked: added scores of the last query, followed by BLOCK_ROWS times -inf, (H or 1, S + that)
+    # masked: added scores of the last query, padded with BLOCK_ROWS times -inf, (H or 1, S + that)
     last_row: Tensor | None = None
     table: Tensor | None = None  # flex: biases at each distance, (H, S)
     key_blocks: BlockMask | None = None  # flex: the blocks of keys that are not all hidden
@@ -249,12 +251,12 @@ def prepare(plan: Plan, dtype: torch.dtype, head_width: int, dropout: float = 0.
             return replace(prepared, key_blocks=key_blocks)
         heads = torch.arange(plan.n_head, device=columns.device)[:, None]
         zeros = torch.zeros_like(columns)
-        # columns stand for distances: the bias of the query at n and the key at 0
+        # columns serve as distances: biases of queries at 0 ... S - 1 on the key at 0
         table = sum(piece.bias(heads, columns, zeros) for piece in plan.biases).to(dtype)
         return replace(prepared, key_blocks=key_blocks, table=table)
     if path != "masked":
         return prepared
-    # in eager CPU code, if only the distance matters, the last row contains all others
+    # eager CPU code, scores by distance alone: each row is the last one, shifted
     by_distance = all(piece.by_distance for piece in (*plan.biases, *plan.masks))
     if (
         by_distance
@@ -265,8 +267,10 @@ def prepare(plan: Plan, dtype: torch.dtype, head_width: int, dropout: float = 0.
     ):
         row = added_scores(plan, dtype, rows[-1:], columns)[:, 0]
         return replace(prepared, last_row=pad(row, (0, BLOCK_ROWS), value=-torch.inf))
-    most = GPU_BYTES if columns.is_cuda else SHARED_BYTES
-    if 4 * plan.n_head * plan.n_queries * n_keys > most:  # each layer will make it, block by block
+    max_bytes = GPU_BYTES if columns.is_cuda else SHARED_BYTES
+    if (
+        4 * plan.n_head * plan.n_queries * n_keys > max_bytes
+    ):  # each layer will make it, block by block
         return prepared
     added = added_scores(plan, dtype, rows, columns)
     return replace(prepared, added=materialize(added) if plan.biases else added)
@@ -299,7 +303,7 @@ def attend(
     plan = prepared.plan
     if prepared.path == "scored":
         return _scored(q, k, v, prepared, scale, features)
-    # `along` adds columns to each head, and _masked may multiply plainly: both need all key heads
+    # `along` and the plain product in `_masked` need a key head for each query head
     if features is not None or prepared.path == "masked":
         k = for_each_head(q, k)
     v = for_each_head(k, v)  # k may also have more heads because each head is turned differently
@@ -315,7 +319,7 @@ def attend(
 def _kernel(q, k, v, scale, dropout, added=None):
     """PyTorch's kernel: with a matrix of added scores (H or 1, R, C), or else causal.
 
-    If values are narrower than keys, the CPU kernel would hold all scores at once: they are padded.
+    Values narrower than keys are padded: otherwise the CPU kernel would hold all scores at once.
     """
     width = v.shape[-1]
     if width < q.shape[-1] and not q.is_cuda:
@@ -368,7 +372,7 @@ def _masked(q, k, v, prepared, scale):
     added = prepared.added  # the whole matrix, if it was computed in advance
     n_queries = q.shape[-2]
     n_keys = k.shape[-2]
-    # compiled code takes all rows at once if their added scores are there
+    # compiled code takes all rows at once if their added scores were computed in advance
     is_one_block = added is not None and torch.compiler.is_compiling()
     if is_one_block and not q.is_cuda and n_keys <= PRODUCT_KEYS:
         weights = ((q @ k.mT).to(added.dtype) * scale + added).softmax(-1).to(v.dtype)
@@ -389,11 +393,11 @@ def _masked(q, k, v, prepared, scale):
         first = n_keys - n_queries + start
         end = n_keys - n_queries + stop
         block_q = q[..., start:stop, :]
-        # the keys that they may see: near ... end - 1, and the sinks before those. The window of
-        # the first query reaches back the furthest; a key among the sinks is not taken twice
-        near = max(min(sinks, end), first - window_size + 1)
-        seen_k = k[..., near:end, :]
-        seen_v = v[..., near:end, :]
+        # the keys that they may see: first_key ... end - 1, and the sinks before those. The window
+        # of the first query reaches back the furthest; a key among the sinks is not taken twice
+        first_key = max(min(sinks, end), first - window_size + 1)
+        seen_k = k[..., first_key:end, :]
+        seen_v = v[..., first_key:end, :]
         if sinks > 0:
             seen_k = torch.cat((k[..., :sinks, :], seen_k), -2)
             seen_v = torch.cat((v[..., :sinks, :], seen_v), -2)
@@ -408,10 +412,10 @@ def _masked(q, k, v, prepared, scale):
             # query 0 has view 2: s0 -inf -inf.
             block_q = block_q.flip(-2)
             views = prepared.last_row[:, n_keys - end :].unfold(-1, end, 1)  # (H or 1, ., end)
-            block_added = views[:, : stop - start, near:]
+            block_added = views[:, : stop - start, first_key:]
         else:
             rows = places[first:end, None]
-            columns = torch.cat((places[:sinks], places[near:end]))
+            columns = torch.cat((places[:sinks], places[first_key:end]))
             dtype = torch.promote_types(q.dtype, torch.float32)
             make = compiled_on_gpu(added_scores, q)
             block_added = make(plan, dtype, rows, columns)
@@ -424,8 +428,8 @@ def block_rows(q, k):
     """The number of query rows in a block, for q (B, H, T, D) and k (B, H, S, D)."""
     if not q.is_cuda:
         return BLOCK_ROWS
-    most = GPU_BYTES // (4 * q.shape[0] * q.shape[1] * k.shape[2])
-    return max(1, most // BLOCK_ROWS) * BLOCK_ROWS
+    max_rows = GPU_BYTES // (4 * q.shape[0] * q.shape[1] * k.shape[2])
+    return max(1, max_rows // BLOCK_ROWS) * BLOCK_ROWS
 
 
 def _scored(q, k, v, prepared, scale, features):

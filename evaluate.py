@@ -16,8 +16,8 @@ L is the training length and N a test length. Which targets are scored depends o
 validation split, not on L or on the lengths asked for. So every scheme is tested on the same
 targets, and every comparison is paired, block by block. A block is a place of fixed_targets or
 windowed, or a chunk of the text in nonoverlapping. key_targets are those of fixed_targets that a
-predictor by counts and longest match finds with a long context but not with a short one:
-data/context.py.
+predictor by counts and longest match finds with a long context but not with a short one
+(see data/context.py).
 """
 
 if __name__ == "__main__":  # --help answers before torch is imported
@@ -56,14 +56,14 @@ from runs.figures import plot_rows, plot_run
 from runs.processes import ALONE, Processes
 from runs.results import describe_run, tested_lengths
 
-MOST_WINDOWS = 64  # places of fixed_targets by default, and the most windows of one forward pass
-CHUNKS = 16  # of the text in nonoverlapping
-CHUNK = 4096  # inputs of a chunk, at most
+MAX_WINDOWS = 64  # places of fixed_targets by default, and the most windows of one forward pass
+NUM_CHUNKS = 16  # of the text in nonoverlapping
+CHUNK_SIZE = 4096  # inputs of a chunk, at most
 MAX_SCORED = 32  # targets at a place of fixed_targets
-LARGEST_REACH = 65536  # inputs, a power of two
-MOST_PLACES = 65536  # from which those for tuning are taken
+MAX_LENGTH = 65536  # inputs, a power of two
+MAX_PLACES = 65536  # from which those for tuning are taken
 LONG_DOCUMENTS = 4096  # inputs; if documents allow only a smaller reach, windows run across them
-FEW_KEYS = 100  # fewer key targets than this are not measured
+MIN_KEY_TARGETS = 100  # fewer key targets than this are not measured
 BYTES = 256  # in a corpus with questions, tokens below this are text
 CHECK_WINDOWS = 8  # windows that are also tested in float32
 
@@ -80,7 +80,7 @@ class Places:
     """
 
     corpus: str  # its name
-    reach: int  # the longest test length of fixed_targets, in inputs
+    max_length: int  # the longest test length of fixed_targets, in inputs
     candidates: int
     ends: np.ndarray  # (windows,) offset of each place's last target, in van der Corput's order
     scored: int  # targets at a place
@@ -88,7 +88,7 @@ class Places:
     across_documents: bool  # whether the windows run across the starts of documents
 
 
-def find_places(corpus: data.Corpus, windows: int = MOST_WINDOWS) -> Places:
+def find_places(corpus: data.Corpus, windows: int = MAX_WINDOWS) -> Places:
     """The first `windows` places of a corpus, in van der Corput's order.
 
     They depend on its validation split alone. They are chosen among the targets that have `reach`
@@ -98,18 +98,18 @@ def find_places(corpus: data.Corpus, windows: int = MOST_WINDOWS) -> Places:
     starts = corpus.val_starts
     inputs = np.arange(n_tokens)  # how many stand before each token, (n_tokens,)
     in_document = inputs - np.repeat(starts, np.diff(starts, append=n_tokens))
-    across = longest_reach(in_document) < LONG_DOCUMENTS and len(starts) > 1
+    across = longest_length(in_document) < LONG_DOCUMENTS and len(starts) > 1
     if not across:
         inputs = in_document
-    reach = longest_reach(inputs)
-    candidates = np.flatnonzero(inputs >= reach)  # offsets
+    max_length = longest_length(inputs)
+    candidates = np.flatnonzero(inputs >= max_length)  # offsets
     # van der Corput: 0, 1/2, 1/4, 3/4, 1/8 ... of all candidates
     shares = np.zeros(1)
     while len(shares) < windows:
         shares = np.append(shares, shares + 0.5 / len(shares))
     ends = candidates[(shares * len(candidates)).astype(np.int64)]
-    scored = max(1, min(MAX_SCORED, reach // 4))  # so that a shorter test looks no further back
-    return Places(corpus.name, reach, len(candidates), ends, scored, n_tokens, across)
+    scored = max(1, min(MAX_SCORED, max_length // 4))  # so few that short windows stay within reach
+    return Places(corpus.name, max_length, len(candidates), ends, scored, n_tokens, across)
 
 
 def floor_power_of_two(number: int) -> int:
@@ -117,12 +117,12 @@ def floor_power_of_two(number: int) -> int:
     return (1 << number.bit_length()) >> 1
 
 
-def longest_reach(inputs: np.ndarray) -> int:
+def longest_length(inputs: np.ndarray) -> int:
     """The largest power of two such that at least half of the tokens have that many inputs before
     them; `inputs` says how many each token has.
     """
     median = np.quantile(inputs, 0.5, method="higher")  # at least half have as many
-    return floor_power_of_two(min(LARGEST_REACH, int(median)))
+    return floor_power_of_two(min(MAX_LENGTH, int(median)))
 
 
 # ---- protocols
@@ -147,9 +147,9 @@ def fixed_targets(places: Places, length: int) -> list[Window]:
     UserError if the text is too short. (In a corpus with questions, `question_rows` scores the text
     around them.)
     """
-    if length > places.reach:
+    if length > places.max_length:
         raise UserError(
-            f"the validation text of {places.corpus} allows tests of at most {places.reach} "
+            f"the validation text of {places.corpus} allows tests of at most {places.max_length} "
             f"tokens, not {length}: lower eval_lengths, or add longer documents"
         )
     if places.candidates < len(places.ends):
@@ -157,11 +157,11 @@ def fixed_targets(places: Places, length: int) -> list[Window]:
             f"the validation text of {places.corpus} has only {places.candidates} places for "
             f"{len(places.ends)} windows: lower eval_windows, or add text"
         )
-    most = min(places.scored, max(1, length // 2))  # targets of a window
+    per_window = min(places.scored, max(1, length // 2))  # targets of a window
     windows = []
-    # how many targets of the place follow those of a window; the first window may have fewer
-    for after in reversed(range(0, places.scored, most)):
-        scored = min(most, places.scored - after)
+    # `after` targets of the place come after this window; the first window may score fewer
+    for after in reversed(range(0, places.scored, per_window)):
+        scored = min(per_window, places.scored - after)
         windows.append(Window(places.ends - after, length, scored))
     return windows
 
@@ -169,15 +169,15 @@ def fixed_targets(places: Places, length: int) -> list[Window]:
 def nonoverlapping(places: Places, length: int) -> list[Window]:
     """The chunks, cut every `length` inputs; the last window may be shorter. All are scored.
 
-    A chunk is longer than CHUNK if `length` is. UserError if the text is too short.
+    A chunk is longer than CHUNK_SIZE if `length` is. UserError if the text is too short.
     """
-    size = min(CHUNK, floor_power_of_two((places.tokens - 1) // CHUNKS))
+    size = min(CHUNK_SIZE, floor_power_of_two((places.tokens - 1) // NUM_CHUNKS))
     size = max(size, length)
-    starts = data.evenly(places.tokens - size, CHUNKS)  # of the chunks
-    if len(starts) < CHUNKS:
+    starts = data.evenly(places.tokens - size, NUM_CHUNKS)  # of the chunks
+    if len(starts) < NUM_CHUNKS:
         raise UserError(
             f"the {places.tokens} validation tokens of {places.corpus} are too few for "
-            f"{CHUNKS} chunks of {length}"
+            f"{NUM_CHUNKS} chunks of {length}"
         )
     windows = []
     for first in range(0, size, length):
@@ -232,33 +232,33 @@ class Tester:
 
     @torch.no_grad()
     def losses(
-        self, windows: list[Window], limit: int | None = None, unshuffled: int | None = None
+        self, windows: list[Window], window_size: int | None = None, kept: int | None = None
     ) -> np.ndarray:
         """The nats of all scored targets, (blocks, targets), float64. The model is in eval mode.
 
-        With a `limit`, a query sees only keys with i - j < limit. With `unshuffled`, all inputs of
-        a window but the last `unshuffled` are shuffled. A batch has at most 16k inputs, and each of
-        n processes takes every n-th batch. The first 64 blocks are batched alike, however many
-        follow.
+        With a `window_size`, a query sees only keys with i - j < window_size. With `kept`, at least
+        that many tokens before each target stay in place, and earlier inputs are shuffled. A batch
+        has at most 16k inputs, and each of n processes takes every n-th batch. The first 64 blocks
+        are batched the same way however many follow.
         """
         processes = self.processes
-        of_windows = []  # the nats of each, (blocks, scored)
+        parts = []  # the nats of each window, (blocks, scored)
         for window in windows:
             nats = np.zeros((len(window.ends), window.scored))
-            size = min(MOST_WINDOWS, floor_power_of_two(max(1, BATCH_TOKENS // window.length)))
+            size = min(MAX_WINDOWS, floor_power_of_two(max(1, BATCH_TOKENS // window.length)))
             for first in range(size * processes.rank, len(nats), size * processes.size):
                 batch = slice(first, first + size)  # of B blocks; offsets (B, length + 1)
                 offsets = window.ends[batch, None] + np.arange(-window.length, 1)
-                if unshuffled is not None:
-                    far = offsets[:, : max(0, window.length - unshuffled)]
+                if kept is not None:
+                    far = offsets[:, : max(0, window.length + 1 - window.scored - kept)]
                     np.random.default_rng(diagnose.SEED).permuted(far, axis=1, out=far)
                 tokens = self.tokens_at(offsets)
                 targets = tokens[:, -window.scored :]
                 with device.autocast(self.compute):
-                    losses = self.model.losses(tokens[:, :-1], targets, window=limit)
+                    losses = self.model.losses(tokens[:, :-1], targets, window=window_size)
                 nats[batch] = losses.cpu().double().numpy()
-            of_windows.append(nats)
-        nats = np.concatenate(of_windows, axis=1)
+            parts.append(nats)
+        nats = np.concatenate(parts, axis=1)
         processes.sum(torch.from_numpy(nats))  # zero where another process has measured
         return nats
 
@@ -266,12 +266,9 @@ class Tester:
 def losses_at(tester: Tester, places: Places, length: int, kept: int | None = None) -> np.ndarray:
     """Mean nats of fixed_targets at each place, (places,).
 
-    With `kept`, so many tokens before each target, or more, stay in place; the rest are shuffled.
+    With `kept`, at least that many tokens before each target stay in place; the rest are shuffled.
     """
-    unshuffled = None
-    if kept is not None:
-        unshuffled = kept + places.scored - 1
-    return tester.losses(fixed_targets(places, length), unshuffled=unshuffled).mean(axis=1)
+    return tester.losses(fixed_targets(places, length), kept=kept).mean(axis=1)
 
 
 # ---- a test
@@ -296,7 +293,7 @@ def extrapolation(tester: Tester, run_info: dict, settings: Any) -> dict:
         text = row.get("reason") or f"{row['nats']:.4f} nats per {corpus.unit}"
         print(f"{row['protocol']} at {row['length']}: {text}")
         rows.append(row)
-    # of text: the standard error of the paired difference to the row of the same protocol at L
+    # rows of text: the standard error of the paired difference from the same protocol's row at L
     at_L = {row["protocol"]: row for row in rows if row["length"] == run_info["train_length"]}
     for row in rows:
         if "stderr_vs_L" in row:
@@ -344,8 +341,8 @@ def text_rows(tester: Tester, run_info: dict, settings: Any) -> Iterator[dict]:
         # the first windows of the longest test again, in float32
         row = finite[-1]
         few = replace(places, ends=places.ends[:CHECK_WINDOWS])
-        exact = replace(tester, compute=replace(tester.compute, dtype=None))
-        nats = losses_at(exact, few, row["length"]).mean()
+        in_float32 = replace(tester, compute=replace(tester.compute, dtype=None))
+        nats = losses_at(in_float32, few, row["length"]).mean()
         difference = np.mean(row["block_nats"][:CHECK_WINDOWS]) - nats
         check = (
             f"fixed_targets at {row['length']}, {CHECK_WINDOWS} windows: {row['dtype']} minus "
@@ -374,11 +371,11 @@ def text_row(
     except UserError as error:
         return row | {"nats": None, "reason": str(error)}, None
 
-    limit = None
+    window_size = None
     if protocol == "windowed" and length > run_info["train_length"]:
-        limit = run_info["train_length"]
+        window_size = run_info["train_length"]
     started = time.perf_counter()
-    nats = tester.losses(windows, limit)
+    nats = tester.losses(windows, window_size)
     inputs = len(nats) * sum(window.length for window in windows)
     row["tokens_per_s"] = round(inputs / (time.perf_counter() - started), 1)
     row["attention"] = tester.model.attention_path
@@ -396,20 +393,20 @@ def text_row(
 
 
 def key_rows(tester: Tester, places: Places, fixed: list[tuple]) -> Iterator[dict]:
-    """Rows of key_targets, unless there are too few: one for each row of fixed_targets, which come
-    with the nats of their targets, (places, scored), or None.
+    """Rows of key_targets, one for each row of `fixed`, unless the targets are too few. `fixed` has
+    the rows of fixed_targets, each with the nats of its targets, (places, scored), or None.
     """
     corpus = tester.corpus
     # the predictor's nats, (places, scored), with near and with far context; its weights are
     # fitted on as many other places
     ends = find_places(corpus, 2 * len(places.ends)).ends
-    lengths = [context.NEAR, places.reach]
+    lengths = [context.NEAR, places.max_length]
     near, far = context.known_losses(corpus, ends, places.scored, lengths)
     is_key = context.key_targets(near, far)  # (places, scored)
-    if is_key.sum() < FEW_KEYS:
-        print(f"key_targets: not measured, {is_key.sum()} qualify, {FEW_KEYS} are needed")
+    if is_key.sum() < MIN_KEY_TARGETS:
+        print(f"key_targets: not measured, {is_key.sum()} qualify, {MIN_KEY_TARGETS} are needed")
         return
-    offsets = targets_in(fixed_targets(places, places.reach))  # the same at every length
+    offsets = targets_in(fixed_targets(places, places.max_length))  # the same at every length
     digest = answers.digest(np.sort(offsets[is_key]))
     for row, nats in fixed:
         key = row | {"protocol": "key_targets", "targets": digest}
@@ -482,8 +479,8 @@ def question_rows(tester: Tester, run_info: dict, settings: Any) -> Iterator[dic
             text_row["attention"] = row["attention"]
             text_row["targets"] = answers.digest(tokens[is_text])  # equal at every length
             losses = nats[is_text]
-            of_loss = np.repeat(documents, is_text.sum(axis=1))  # its document
-            _, blocks = np.unique(of_loss, return_inverse=True)
+            loss_documents = np.repeat(documents, is_text.sum(axis=1))  # the document of each loss
+            _, blocks = np.unique(loss_documents, return_inverse=True)
             sums = np.bincount(blocks, losses)
             counts = np.bincount(blocks)
             text_row["documents"] = len(counts)
@@ -539,9 +536,9 @@ def tuning_places(corpus: data.Corpus, length: int, windows: int) -> Places:
     is_tested = np.zeros(places.tokens, dtype=bool)
     for protocol in PROTOCOL_WINDOWS.values():
         is_tested[targets_in(protocol(places, length))] = True
-    ends = find_places(corpus, MOST_PLACES).ends[windows:]
+    ends = find_places(corpus, MAX_PLACES).ends[windows:]
     targets = ends[:, None] + np.arange(1 - places.scored, 1)  # (places, scored)
-    ends = ends[~is_tested[targets].any(axis=1)][:MOST_WINDOWS]
+    ends = ends[~is_tested[targets].any(axis=1)][:MAX_WINDOWS]
     if len(np.unique(ends)) < 8:
         raise UserError(f"{corpus.name} has too little validation text to choose by: add text")
     return replace(places, ends=ends)
@@ -555,12 +552,12 @@ def evaluate_run(
     extensions: list[str],
     settings: Any,
     protocols: tuple[str, ...],
-    again: bool = True,
+    only_missing: bool = False,
 ) -> dict:
     """Test a run under each of the extensions, "" for its own, and keep the rows in its folder.
 
-    Unless `again`, an extension is skipped if everything asked for is measured already. `settings`
-    are those of evaluate.py or extend.py. Returns the last result, with its new rows only.
+    With `only_missing`, an extension is skipped if everything asked for is already measured.
+    `settings` are those of evaluate.py or extend.py. Returns the last result, its new rows only.
     """
     corpus = run_corpus(run, settings.dataset)
     run_info = describe_run(run)
@@ -576,7 +573,7 @@ def evaluate_run(
         if extension:
             run.model.pos.extend(extension)  # files as typed, not the run's own copies
         print(f"{run.folder}: {run.model.pos.describe()}, on {run.compute.reason}")
-        if not again:
+        if only_missing:
             is_measured = True
             for n in tested_lengths(run_info["train_length"], lengths):
                 asked = begin_row(tester, run_info, protocols[0], n, settings.eval_windows)
@@ -588,7 +585,6 @@ def evaluate_run(
         in_file = results.update_result(run.folder, result)
         measured = in_file["rows"]
         plot_run(run.folder, in_file)
-        result = in_file | {"rows": result["rows"]}
     return result
 
 
@@ -606,7 +602,7 @@ def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
     places = find_places(corpus, settings.eval_windows)
     fixed_targets(places, length)  # UserError if the text is too short
     # the longest that corpus and scheme allow
-    longest = min(places.reach, model.pos.limit or places.reach)
+    longest = min(places.max_length, model.pos.limit or places.max_length)
     asked = settings.eval_lengths or (2 * length, 4 * length, 8 * length)
     lengths = [n for n in tested_lengths(length, asked) if length <= n <= longest]
     offsets = places.ends[: diagnose.TEXTS, None] + np.arange(-lengths[-1], 0)

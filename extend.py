@@ -92,7 +92,7 @@ def main() -> None:
         # "" is the model as it was trained; a gain compares the same targets
         extensions = ["", "none", *(texts or fitting_extensions(scheme))]
         for run in runs:
-            evaluate.evaluate_run(run, extensions, settings, ("fixed_targets",), again=False)
+            evaluate.evaluate_run(run, extensions, settings, ("fixed_targets",), only_missing=True)
 
     frame = results.load_rows([run.folder for run in runs])
     # of this test alone: there may be others on more windows

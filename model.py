@@ -22,7 +22,7 @@ from configurable import GPTConfig, UserError
 from posenc import Shape, init_std, materialize, scheme_name, upcast
 from scheme import Scheme, for_each_head
 
-LOGIT_BYTES = 64 * 2**20  # of the logits, in float32, that `GPT.losses` computes at a time
+LOGIT_BYTES = 64 * 2**20  # bytes of float32 logits that `GPT.losses` computes at a time
 
 # ---- the cache
 
@@ -300,7 +300,7 @@ class GPT(nn.Module):
                 raise UserError(f"{scheme_name(piece)} needs whole heads: leave kv_lora_rank out")
         self.pos.extend(config.extend, folder)
         self.config = replace(config, pos=self.pos.text, extend=self.pos.extend_text)
-        # which way attention took last, such as "fused", or "fused|masked" if the layers differ
+        # the path of attention in the last pass, as "fused", or "fused|masked" if layers differ
         self.attention_path = ""
 
     def _init_weights(self, module):
@@ -332,18 +332,18 @@ class GPT(nn.Module):
     # ---- forward
 
     def _hidden(self, idx, cache=None, window=None, n_queries=None):
-        """The final hidden states (B, T, C) of tokens idx (B, T); those of the last `n_queries`
-        alone if that is given.
+        """The final hidden states (B, T, C) of tokens idx (B, T), or only those of the last
+        `n_queries`.
 
         Decoding: cache.n = 100, cache.length = 500, idx (1, 1): T = 1, S = 101, total = 500.
         A windowed test: idx (1, 4096), window = 128, n_queries = 32, 4 layers: skip = 3556,
         new = 540, total = 4096.
         """
         T = idx.shape[1]
-        skip = 0  # so many tokens are left out, and the others keep their positions
+        skip = 0  # tokens left out at the start; the others keep their positions
         if window is not None and self.pos.can_skip_hidden:
-            # each layer lets a token reach window - 1 further ones: before `skip` none reaches one
-            # of the last n_queries
+            # per layer, a token influences at most window - 1 later ones: those before `skip`
+            # influence none of the last n_queries
             skip = max(0, T - n_queries - len(self.h) * (window - 1))
         total = T  # the length of the whole text
         tokens = idx  # all S tokens so far
@@ -375,7 +375,7 @@ class GPT(nn.Module):
             for keys, plan in self.pos.plans(index, ids, new, total, dtype, window).items():
                 prepared_plans[keys] = attention.prepare(plan, dtype, head_width, dropout)
             prepared_layers = [prepared_plans[keys] for keys in self.pos.plan_keys]
-            paths = [prepared.path for prepared in prepared_plans.values()]
+            paths = [prepared.path for prepared in prepared_layers]
             self.attention_path = "|".join(dict.fromkeys(paths))
             if n_queries is not None and n_queries < new:
                 plan = prepared_layers[-1].plan
@@ -428,8 +428,8 @@ class GPT(nn.Module):
         # to save memory, logits are computed a block of rows at a time, and again in the backward
         # pass; training keeps all of them if they fit into 8 blocks
         rows = x.flatten(0, 1)  # (B t, C)
-        most = 8 * LOGIT_BYTES if x.is_cuda else LOGIT_BYTES
-        n_rows = max(1, most // (4 * self.config.vocab_size))
+        max_bytes = 8 * LOGIT_BYTES if x.is_cuda else LOGIT_BYTES
+        n_rows = max(1, max_bytes // (4 * self.config.vocab_size))
         if torch.is_grad_enabled() and len(rows) <= 8 * n_rows:
             return block_losses(rows, targets.flatten()).view_as(targets)
         losses = []
@@ -466,15 +466,15 @@ class GPT(nn.Module):
 
         Logits are divided by the temperature; with 0 the likeliest token is taken. Only the top_k
         likeliest tokens are kept. If the scheme has fewer than T + max_new_tokens positions, each
-        step encodes the last `pos.limit` tokens anew.
+        step re-encodes the last `pos.limit` tokens.
         """
         total = idx.shape[1] + max_new_tokens
         limit = self.pos.limit
-        bounded = limit is not None and total > limit
-        cache = None if bounded else self.new_cache(idx.shape[0], total)
+        must_crop = limit is not None and total > limit
+        cache = None if must_crop else self.new_cache(idx.shape[0], total)
         new = idx
         for _ in range(max_new_tokens):
-            if bounded:
+            if must_crop:
                 new = idx[:, -limit:]
             logits = self(new, cache=cache)[0][:, -1].float()  # (B, V)
             if temperature < 1e-30:  # float32 cannot divide by so little

@@ -420,7 +420,7 @@ class Rotary(Piece):
         """
         inv_freq = self.inv_freq
         factor = 1.0
-        if self.map_frequencies is not None:
+        if self.map_frequencies:
             maps = [self, *maps]
         for piece in maps:
             inv_freq, more = piece.map_frequencies(inv_freq, self.base, total, ids)

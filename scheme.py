@@ -54,8 +54,8 @@ class Mention:
     text: str
 
 
-# What acts in one layer after another, again and again: layer n has branch n modulo their number.
-# A branch is a mention, or two patterns that act together, joined by +.
+# A cycle over layers: layer n uses branch n % len(pattern). A branch is a mention, or two patterns
+# joined by +.
 Pattern = list["Mention | tuple[Pattern, Pattern]"]
 
 
@@ -88,7 +88,8 @@ def parse(text: str) -> Expression:
         canonical = ast.unparse(tree)
         if len(canonical) > 500 or not text.isascii():
             raise UserError("a position expression has at most 500 ASCII characters")
-        return Expression(canonical, mentions, read_pattern(tree, mentions))
+        pattern = read_pattern(tree, mentions)  # fills `mentions`
+        return Expression(canonical, mentions, pattern)
     except (SyntaxError, RecursionError, MemoryError):
         raise UserError(
             f"the expression {text!r:.80} cannot be read; write e.g. alibi, rope(base=500000), "
@@ -247,8 +248,8 @@ def find(name: str, pos_file: Path | None = None, option: str = "") -> type[Piec
 
 
 def options_of(cls: type[Piece]) -> dict[str, tuple[Any, Any]]:
-    """A scheme's options, the arguments of its __init__ after self and shape: (annotation, default)
-    of each. The default is `...`, pydantic's word for required, if it has none.
+    """{name: (annotation, default)} of a scheme's options: the arguments of __init__ after self and
+    shape. A required one has `...` as default, as in pydantic.
     """
     options = {}
     arguments = inspect.signature(cls.__init__, eval_str=True).parameters.values()
@@ -270,7 +271,7 @@ def build(
     """
     extends = shape.trained
     pieces = {}
-    layers = [() for _ in range(n_layer)]
+    layers = [()] * n_layer
     for number, mention in enumerate(expression.mentions):
         name = mention.name
         if extends and name == "none":  # layers without extension
@@ -310,7 +311,7 @@ def build(
                 try:
                     piece = cls(shape, **options)
                     piece.per_layer = per_layer
-                    piece.train()  # fails where Module.__init__ was not called
+                    piece.train()  # fails if __init__ did not call super().__init__()
                 except UserError:
                     raise
                 except Exception as error:  # a user's own class may raise anything
@@ -362,7 +363,7 @@ CLAIMS = {
 
 def claims(piece):
     """The set of what a piece claims: see CLAIMS."""
-    claimed = {claim for method, claim in CLAIMS.items() if getattr(piece, method) is not None}
+    claimed = {claim for method, claim in CLAIMS.items() if getattr(piece, method)}
     if isinstance(piece, Rotary):  # such as resonance, which rounds the frequencies of another map
         claimed.discard("frequencies")
     return claimed
@@ -371,7 +372,7 @@ def claims(piece):
 def reads_positions(piece):
     """Whether a piece's result may depend on position ids; scores made from features do not."""
     reads_ids = piece.embed or piece.tables or piece.bias or piece.score
-    return bool(reads_ids) and piece.features is None
+    return bool(reads_ids) and not piece.features
 
 
 def check_layer(pieces, extensions, subject):
@@ -474,7 +475,7 @@ def for_each_head(q, x):
 def first_with(pieces, method):
     """The first piece that defines a method of the contract, such as "embed"; None if none does."""
     for piece in pieces:
-        if getattr(piece, method) is not None:
+        if getattr(piece, method):
             return piece
     return None
 
@@ -482,7 +483,7 @@ def first_with(pieces, method):
 def extended_ids(extensions: Iterable[Piece], ids: Tensor, total: int) -> Tensor:
     """Position ids (S,) after the changes by these extensions, in a text of `total` tokens."""
     for piece in extensions:
-        if piece.ids is not None:
+        if piece.ids:
             ids = piece.ids(posenc.as_reals(ids), total)
     return ids
 
@@ -546,7 +547,7 @@ class Scheme(nn.Module):
             elif piece.ids or piece.draw:
                 acts_on = [p for p in pieces if reads_positions(p)]
             if not acts_on:
-                raise UserError(f"{subject}: nothing there reads what {scheme_name(piece)} changes")
+                raise UserError(f"{subject}: no piece reads what {scheme_name(piece)} changes")
         active = nn.ModuleDict(extensions).to(self.device_marker.device)
         maps = [piece for piece in active.values() if piece.map_frequencies]
         # last those that change the result of the others, such as resonance and clip
@@ -617,8 +618,8 @@ class Scheme(nn.Module):
     def draw(self, seed: int, step: int, length: int) -> Tensor | None:
         """Random position ids (length,) for a training step; None if the scheme draws none.
 
-        They depend only on seed and step, so that all processes draw the same. They are those of
-        the model in training until the next call. UserError if the scheme cannot draw that many.
+        They depend only on seed and step, so that all processes draw the same. A model in
+        training uses them until the next call. UserError if the scheme cannot draw that many.
         """
         self.drawn_ids = None
         piece = first_with([*self.pieces.values(), *self.extensions.values()], "draw")
@@ -664,27 +665,27 @@ class Scheme(nn.Module):
             pieces = [*schemes, *extensions]
             if window is not None:
                 pieces.append(Window(self.shape, size=window))
-            biases = [piece for piece in schemes if piece.bias is not None]
+            biases = [piece for piece in schemes if piece.bias]
             temperature = None
             for piece in pieces:
-                if piece.temperature is not None:
+                if piece.temperature:
                     factors = piece.temperature(index[-new:].to(dtype))[..., None]
                     temperature = factors if temperature is None else temperature * factors
             turn_piece = first_with(schemes, "tables")
             maps = [piece for piece in self.maps if piece in extensions]
-            rewriting = first_with(extensions, "regions")
+            regions_piece = first_with(extensions, "regions")
             key_ids = extended_ids(extensions, ids, total)
             query_ids = key_ids[-new:]
             # the ids as they are, then as each region rewrites them
             rewritten = [(query_ids, key_ids, None)]
-            if rewriting and (turn_piece or biases):
-                for region in rewriting.regions(total):
+            if regions_piece and (turn_piece or biases):
+                for region in regions_piece.regions(total):
                     rewritten.append((region.query(query_ids), region.key(key_ids), region.where))
             parts = []  # the plan, and those of its regions
             for i, j, where in rewritten:
                 query_tables = turn_piece.tables(i, total, maps) if turn_piece else ()
                 key_tables = query_tables  # only the new keys are turned, before they are cached
-                if turn_piece and len(rewritten) > 1:  # all keys are turned, also cached ones
+                if turn_piece and len(rewritten) > 1:  # all keys are turned, cached ones too
                     key_tables = turn_piece.tables(j, total, maps)
                 plan = Plan(
                     query_ids=i,
@@ -694,7 +695,7 @@ class Scheme(nn.Module):
                     where=where,
                     temperature=temperature,
                     biases=biases,
-                    masks=[piece for piece in pieces if piece.mask is not None],
+                    masks=[piece for piece in pieces if piece.mask],
                     turn_piece=turn_piece,
                     n_head=self.shape.n_head,
                     turned_width=self.shape.head_dim,

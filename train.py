@@ -58,12 +58,12 @@ def final_settings(typed: TrainSettings) -> TrainSettings:
     extension unless they are set. A resumed run keeps its dtype.
     """
     init_from = os.path.normpath(typed.init_from)  # out/RUN for out/RUN/
+    if init_from == "scratch":  # nanoGPT's word for it
+        init_from = "auto"
     s = replace(typed, pos=parse(typed.pos).text, init_from=init_from)
     if {"block_size", "length_factor"} <= typed.set_by_user:
-        raise UserError("block_size and length_factor both set the training length: name one")
-    if s.init_from == "scratch":  # nanoGPT's word for it
-        s = replace(s, init_from="auto")
-    if s.init_from != "auto":  # a fine-tune
+        raise UserError("block_size and length_factor both set the training length: set only one")
+    if init_from != "auto":  # a fine-tune
         source = checkpoint.open_model(s.init_from, s)
         # the shape of the model cannot change
         inherited = asdict(source.model.config)
@@ -168,8 +168,8 @@ def get_lr(step: int, s: TrainSettings) -> float:
         return s.highest_lr
     if step < s.warmup:
         return s.highest_lr * (step + 1) / (s.warmup + 1)
-    last = s.lr_decay_iters or s.max_iters
-    decay_ratio = min(1.0, (step - s.warmup) / max(1, last - s.warmup))  # from 0 to 1
+    lr_decay_iters = s.lr_decay_iters or s.max_iters
+    decay_ratio = min(1.0, (step - s.warmup) / max(1, lr_decay_iters - s.warmup))  # from 0 to 1
     coeff = 0.5 * (1 + math.cos(math.pi * decay_ratio))  # from 1 to 0
     min_lr = s.highest_lr / 20 if s.min_lr is None else s.min_lr
     return min_lr + coeff * (s.highest_lr - min_lr)
@@ -277,7 +277,8 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         if received:
             os._exit(128 + number)
         received = number
-        os.write(2, b"\nstopping after this step; once more: at once\n")  # print is not safe here
+        # print is not safe here
+        os.write(2, b"\nstopping after this step; a second signal stops at once\n")
 
     handlers = {number: signal.signal(number, on_signal) for number in SIGNALS}
 
@@ -299,8 +300,8 @@ def train(run: Run, processes: Processes, log: Log) -> None:
     drop_step = s.max_iters - round(s.drop_pos * s.max_iters)
 
     model.train()
-    hidden = None if processes.is_master else True  # for tqdm, None means: without a terminal
-    bar = tqdm(total=s.max_iters, initial=run.step, disable=hidden)
+    disable = None if processes.is_master else True  # None: show the bar only on a terminal
+    bar = tqdm(total=s.max_iters, initial=run.step, disable=disable)
     logged_time = time.perf_counter()  # when the last line was logged, and after which step
     logged_step = run.step
     while run.step < s.max_iters:
@@ -365,7 +366,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         if not (validate or stop_signal or step == 1 or step % s.log_interval == 0):
             continue
         speed = (step - logged_step) / (time.perf_counter() - logged_time)  # steps per second
-        line = {
+        metrics = {
             "step": step,
             "tokens": run.tokens,
             "lr": lr,
@@ -373,22 +374,22 @@ def train(run: Run, processes: Processes, log: Log) -> None:
             "loss": float(processes.sum(loss)) / processes.size,
         }
         if validate:
-            # loss is of the weights before this step, val_loss of those after it: a model that
-            # this step ruined is seen here first
-            line["val_loss"] = estimate_loss(run)
-        if not math.isfinite(line["loss"] + line.get("val_loss", 0.0)):
+            # loss belongs to the weights before this step, val_loss to those after it: a step that
+            # ruins the model shows up in val_loss first
+            metrics["val_loss"] = estimate_loss(run)
+        if not math.isfinite(metrics["loss"] + metrics.get("val_loss", 0.0)):
             if processes.is_master:
                 log.write({"step": step, "diverged": True})
             raise UserError(
-                f"step {step}: loss {line['loss']}, val_loss {line.get('val_loss')}; what was "
-                "saved before is kept. Lower learning_rate, lengthen warmup_iters, or try "
+                f"step {step}: loss {metrics['loss']}, val_loss {metrics.get('val_loss')}; what "
+                "was saved before is kept. Lower learning_rate, lengthen warmup_iters, or try "
                 "--dtype=float32"
             )
         if processes.is_master:
-            text = log.add_step(line, speed)
+            line = log.add_step(metrics, speed)
             if validate or stop_signal:
                 checkpoint.save_checkpoint(run, optimizers, scaler)
-            tqdm.write(text)  # the last, because Ctrl-C also ends the reader in `... | tee FILE`
+            tqdm.write(line)  # the last, because Ctrl-C also ends the reader in `... | tee FILE`
         if stop_signal:
             tqdm.write(f"stopped at step {step}, not finished: the same command resumes")
             raise SystemExit(128 + stop_signal)
@@ -423,9 +424,9 @@ def main() -> None:
     device.set_up_cpu()
     compute = device.pick(s.device, s.dtype, s.batch_size * s.block_size, s.n_embd)
     with init_processes(s.backend, compute) as processes, errors_named(s.pos_file):
-        result = None if s.overwrite else checkpoint.finished_result(s.out_dir, s)
+        result = None if s.overwrite else checkpoint.finished_result(s)
         if result is None:
-            with device.memory_advice("lower batch_size, or eval_lengths if it is trained"):
+            with device.memory_advice("lower batch_size, or eval_lengths if training is done"):
                 run = start_run(s, compute, processes)
                 log = Log(run, processes)
                 train(run, processes, log)

@@ -1,8 +1,8 @@
 """A run: its folder, its config.json and its checkpoints.
 
-A checkpoint is `ckpt-STEP-DIGEST.pt`, with the first 16 digits of the SHA-256 of its content, by
-which a damaged one is found. The two newest are kept. A file gets its name only once it is
-complete, so a run may be killed at any moment.
+A checkpoint is `ckpt-STEP-DIGEST.pt`. DIGEST is the first 16 digits of the SHA-256 of its content,
+so damage is noticed. The two newest are kept. A file gets its name only once it is complete, so a
+run may be killed at any moment.
 """
 
 import ast
@@ -49,7 +49,7 @@ from scheme import ZOO, Scheme
 
 ROOT = Path(__file__).resolve().parents[1]
 RESTORE = "restore a good copy, or start again with --overwrite=True"
-LOCKS: list[FileLock] = []  # the locks of this process: one that nothing refers to is released
+LOCKS: list[FileLock] = []  # held until the process ends: a lock without a reference is released
 OWN_FILE = "pos_file.py"  # the copy of --pos_file in a run folder
 # settings that have a place of their own in the folder's name, or do not belong there
 NOT_IN_DIGEST = ("--pos=", "--dataset=", "--block_size=", "--seed=", "--max_iters=", "--pos_file=")
@@ -136,7 +136,7 @@ def lock_folder(folder: Path) -> None:
     try:
         lock.acquire()
     except Timeout:
-        raise UserError(f"{folder} is in use by another program; wait until that ends") from None
+        raise UserError(f"{folder} is in use by another program; wait until it ends") from None
     LOCKS.append(lock)
     for path in folder.glob(".*.new"):  # half written by a process that was killed
         path.unlink()
@@ -195,13 +195,13 @@ def scheme_files(scheme: Scheme) -> dict:
         path = waiting.pop()
         if path in files.values() or not path.is_file():
             continue
-        folder = scheme.pos_file.parent if scheme.pos_file else ZOO
-        if path.parent == ZOO:
-            folder = ZOO
+        folder = path.parent
+        if folder == ZOO:
             files[f"zoo/{path.name}"] = path
         elif path == scheme.pos_file:
             files[OWN_FILE] = path
         else:
+            folder = scheme.pos_file.parent
             files[path.relative_to(folder).as_posix()] = path
         modules = []
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -251,7 +251,7 @@ def changed_files(folder: Path, config: dict, pos_file: str) -> list[str]:
     changed = []
     for name, digest in config["files_sha256"].items():
         path = folder / name
-        if is_of_program(name):
+        if is_builtin(name):
             path = ROOT / name
         elif pos_file and name == OWN_FILE:
             path = Path(pos_file)
@@ -286,7 +286,7 @@ def scheme_sha256(path: Path) -> str:
     return hashlib.sha256(b"\n".join(line for line in lines if line.strip())).hexdigest()
 
 
-def is_of_program(name: str) -> bool:
+def is_builtin(name: str) -> bool:
     """Whether a scheme's file is one of this program, which run folders need no copy of."""
     return name == "posenc.py" or name.startswith("zoo/")
 
@@ -298,21 +298,21 @@ def differences(folder: Path, config: dict, s: TrainSettings) -> list[str]:
     Files and the corpus may have changed too. max_iters may differ, because a run can be continued,
     unless drop_pos depends on it.
     """
-    differ = changed_files(folder, config, s.pos_file)
-    typed = setting_values(s, "result")
+    changes = changed_files(folder, config, s.pos_file)
+    asked = setting_values(s, "result")
     if not s.drop_pos:
-        del typed["max_iters"]
+        del asked["max_iters"]
     if s.pos_file or OWN_FILE not in config["files_sha256"]:
-        del typed["pos_file"]  # its name may differ: what is in the files is compared above
-    for name, value in typed.items():
+        del asked["pos_file"]  # its name may differ: what is in the files is compared above
+    for name, value in asked.items():
         other = config["settings"][name]
         if value != other:
-            differ.append(f"{name}: {other!r:.60} in the folder, {value!r:.60} asked for")
+            changes.append(f"{name}: {other!r:.60} in the folder, {value!r:.60} asked for")
     if s.dtype not in ("auto", config["dtype"]):
-        differ.append(f"dtype: {config['dtype']} in the folder, {s.dtype} asked for")
-    if not differ and config["corpus_sha256"] != corpus_digests(data.load(s.dataset)):
-        differ.append(f"the corpus {s.dataset} has changed since")
-    return differ
+        changes.append(f"dtype: {config['dtype']} in the folder, {s.dtype} asked for")
+    if not changes and config["corpus_sha256"] != corpus_digests(data.load(s.dataset)):
+        changes.append(f"the corpus {s.dataset} has changed since")
+    return changes
 
 
 def open_folder(s: TrainSettings) -> tuple[dict | None, dict | None]:
@@ -324,12 +324,12 @@ def open_folder(s: TrainSettings) -> tuple[dict | None, dict | None]:
         return None, None
     config = read_config(folder)
     state = load_checkpoint(folder)
-    differ = differences(folder, config, s)
+    changes = differences(folder, config, s)
     if state and state["step"] > s.max_iters:
-        differ.append(f"it has taken {state['step']} steps, not max_iters = {s.max_iters}")
-    if differ:
+        changes.append(f"it has already taken {state['step']} steps, more than {s.max_iters}")
+    if changes:
         raise UserError(
-            f"{folder} holds another run ({'; '.join(differ)}): "
+            f"{folder} holds another run ({'; '.join(changes)}): "
             "choose another --out_dir, or --overwrite=True"
         )
     planned = config["settings"]["max_iters"]
@@ -370,17 +370,17 @@ def write_folder(run: Run, is_new: bool) -> None:
                 path.unlink()
         for name, path in scheme_files(run.model.pos).items():
             copy = folder / name
-            if not is_of_program(name) and path.resolve() != copy.resolve():
+            if not is_builtin(name) and path.resolve() != copy.resolve():
                 copy.parent.mkdir(exist_ok=True, parents=True)
                 shutil.copyfile(path, copy)
     write_json(folder / "config.json", run.config)
 
 
-def finished_result(folder: str | Path, s: TrainSettings) -> dict | None:
+def finished_result(s: TrainSettings) -> dict | None:
     """The content of extrapolation.json if the run of these settings is finished: trained to its
     end, and tested by every protocol at every length that they ask for. Else None.
     """
-    folder = Path(folder)
+    folder = run_folder(s)
     if not (folder / "extrapolation.json").exists():
         return None
     config = read_config(folder)

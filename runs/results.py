@@ -82,7 +82,6 @@ def update_result(folder: str | Path, new: dict[str, Any]) -> dict[str, Any]:
     A row is replaced only if the same QUESTION was asked again.
     """
     path = Path(folder, "extrapolation.json")
-    content = dict(new)
 
     def question(row: dict) -> list:
         return [row.get(name) for name in QUESTION]
@@ -90,9 +89,9 @@ def update_result(folder: str | Path, new: dict[str, Any]) -> dict[str, Any]:
     if path.exists():
         asked = [question(row) for row in new["rows"]]
         others = [row for row in load_result(folder)["rows"] if question(row) not in asked]
-        content["rows"] = others + new["rows"]
-    write_json(path, content)
-    return content
+        new = new | {"rows": others + new["rows"]}
+    write_json(path, new)
+    return new
 
 
 def describe_run(run: Any) -> dict[str, Any]:
@@ -204,9 +203,9 @@ def rows_of(results: Mapping[str, dict[str, Any]]) -> pd.DataFrame:
     records = []
     for run, result in results.items():
         changed = settings_that_differ[run].to_dict()
-        of_run = {"run": run, "trained_on": result["settings"]["dataset"]} | changed | result
-        of_run["trained_extend"] = result["extend"]
-        del of_run["rows"], of_run["settings"]
+        run_fields = {"run": run, "trained_on": result["settings"]["dataset"]} | changed | result
+        run_fields["trained_extend"] = result["extend"]
+        del run_fields["rows"], run_fields["settings"]
         scheme = " ".join([result["pos"], *(f"{name}={x}" for name, x in changed.items())])
         for row in result["rows"]:
             label = scheme
@@ -214,13 +213,13 @@ def rows_of(results: Mapping[str, dict[str, Any]]) -> pd.DataFrame:
                 label += f", {row['extend']}"
             if row["step"] < result["max_iters"]:
                 label += f" (unfinished: step {row['step']} of {result['max_iters']})"
-            records.append(of_run | row | {"label": label})
+            records.append(run_fields | row | {"label": label})
     return complete(pd.DataFrame(records))
 
 
 def complete(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows with every column that a table reads: "" for a missing text, NaN for a number. Labels
-    that would mean different schemes or runs are told apart.
+    """Rows with every column that a table reads: "" for a missing text, NaN for a number. A
+    label shared by different schemes or runs gets a suffix.
     """
     numbers = ["nats", "stderr", "stderr_vs_L", "bits_per_byte", "chance"]
     texts = ["extend", "trained_extend", "note", "reason", "scheme_files", "source"]
@@ -230,7 +229,7 @@ def complete(rows: pd.DataFrame) -> pd.DataFrame:
     rows[numbers] = rows[numbers].astype(float)
     rows[texts] = rows[texts].astype(object).fillna("")
     rows["diverged"] = rows.diverged.eq(True)
-    # where models share a label, the later ones get their source, files or folder behind it
+    # where models share a label, the later ones get their source, files or folder as a suffix
     for column, keys in {
         "source": ["label", "seed"],
         "scheme_files": ["label"],
@@ -238,8 +237,8 @@ def complete(rows: pd.DataFrame) -> pd.DataFrame:
     }.items():
         is_later = rows[column] != rows.groupby(keys)[column].transform("first")
         is_later &= rows[column] != ""  # a run folder has no source
-        is_taken = is_later.groupby([rows.label, rows[column]]).transform("any")
-        rows.loc[is_taken, "label"] += " (" + rows[column] + ")"
+        needs_suffix = is_later.groupby([rows.label, rows[column]]).transform("any")
+        rows.loc[needs_suffix, "label"] += " (" + rows[column] + ")"
     return rows.drop(columns="source")
 
 
@@ -594,8 +593,8 @@ def notes_of(rows: pd.DataFrame) -> list[str]:
 
 def wide(table: pd.DataFrame, column: str) -> pd.DataFrame:
     """One column of a long table as lines of labels, in the same order, and columns of lengths."""
-    wide = table.pivot(index="label", columns="length", values=column)
-    return wide.reindex(table.label.unique()).rename_axis(index="scheme", columns=None)
+    cells = table.pivot(index="label", columns="length", values=column)
+    return cells.reindex(table.label.unique()).rename_axis(index="scheme", columns=None)
 
 
 def run_table(result: dict[str, Any]) -> str:

@@ -309,12 +309,12 @@ def test_a_comparison_is_made_once_and_goes_on(monkeypatch, capsys):
         compare(monkeypatch, *words)
     path.write_text("{")  # a damaged one is replaced too
     cell = plan(*words, "--overwrite=True")[0]
-    assert not cell.is_finished() and not cell.is_begun()
+    assert not cell.is_finished() and not cell.can_resume()
     path.unlink()  # its checkpoints are left
     dip = plan(*words)[1]
-    assert dip.is_begun() and not cell.is_begun()
+    assert dip.can_resume() and not cell.can_resume()
     (dip.folder / "extrapolation.json").write_text("{")
-    assert not dip.is_begun()
+    assert not dip.can_resume()
 
 
 def test_a_plan_names_the_state_of_each_cell_times_steps_and_leaves_nothing(

@@ -124,10 +124,10 @@ def test_places_are_targets_with_the_reach_before_them(documents, long, monkeypa
     across = reach_by_hand(documents) < long
     assert places.across_documents == across
     taken = [sum(documents)] if across else documents  # short documents are taken as one
-    assert places.reach == reach_by_hand(taken)
+    assert places.max_length == reach_by_hand(taken)
     assert places.ends.tolist() == ends_by_hand(taken)
-    assert places.candidates == len(good_ends(taken, places.reach))
-    assert places.scored == min(32, places.reach // 4)
+    assert places.candidates == len(good_ends(taken, places.max_length))
+    assert places.scored == min(32, places.max_length // 4)
 
 
 def test_places_depend_on_the_split_alone_and_the_first_64_of_256_are_the_64():

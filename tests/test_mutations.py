@@ -88,8 +88,8 @@ attention.py | test_extensions | every_way
 - score = torch.where(holds, score, scores)
 + score = torch.where(holds, scores, score)
 attention.py | test_schemes | paper and window
-- near = max(min(sinks, end), first - window_size + 1)
-+ near = max(min(sinks, end), first - window_size + 2)
+- first_key = max(min(sinks, end), first - window_size + 1)
++ first_key = max(min(sinks, end), first - window_size + 2)
 attention.py | test_schemes | cache
 - offset = len(plan.key_ids) - plan.n_queries
 + offset = 0

@@ -282,7 +282,7 @@ def test_pieces_that_do_not_go_together_are_refused(text, words):
     "pos, extend, words",
     [
         ("rope", "none | window(size=4)", "extends all layers"),
-        ("nope", "rerope", "nothing there reads what rerope"),
+        ("nope", "rerope", "no piece reads what rerope"),
         ("cope", "rerope", "both claim the whole score"),
         ("learned", "interpolate", "learned has vectors for whole positions"),
         ("t5", "slopes", "alibi only"),

@@ -926,7 +926,7 @@ def test_a_file_that_holds_no_scheme_of_its_own_is_refused(source, words, own):
 
 
 def test_a_users_name_is_offered_where_it_is_near_and_unknown_without_its_file(own):
-    with pytest.raises(UserError, match="write root_distance"):
+    with pytest.raises(UserError, match="did you mean root_distance"):
         Scheme("root_distanse", SHAPE, 1, own)
     with pytest.raises(UserError, match="start"):
         Scheme("root_distance(begin=1)", SHAPE, 1, own)

@@ -210,7 +210,7 @@ def test_after_ctrl_c_tables_say_that_the_run_is_not_finished(
     capsys.readouterr()
     assert call(evaluate, "run", "--eval_lengths=8,16", "--device=cpu") == 0
     assert "unfinished" in capsys.readouterr().out
-    assert finished_result("run", train.final_settings(settings("--out_dir=run"))) is None
+    assert finished_result(train.final_settings(settings("--out_dir=run"))) is None
 
 
 def test_ctrl_c_in_the_test_keeps_the_model_and_the_same_command_only_tests(
@@ -333,10 +333,10 @@ def test_a_run_on_mqar_is_finished_when_all_its_sizes_are_tested(
     every = replace(asked, eval_lengths=())
     with monkeypatch.context() as patch:
         patch.setattr(data, "load", lambda _: corpus)
-        assert finished_result("run", every)
+        assert finished_result(every)
         sizes.append((1000, 3000, 9))
-        assert finished_result("run", every) is None
-        assert finished_result("run", asked)  # with --eval_lengths, without 1000
+        assert finished_result(every) is None
+        assert finished_result(asked)  # with --eval_lengths, without 1000
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,7 @@ def test_a_scheme_that_was_edited_is_another_run_and_a_baseline_does_not_mind():
     assert [path.name.rpartition("-")[0] for path in (root, alibi)] == names
     own = train.final_settings(settings("--pos=root", "--pos_file=./mine.py"))  # the same file
     baseline = train.final_settings(settings("--pos=alibi", "--pos_file=./mine.py"))
-    assert own.out_dir == str(root) and finished_result(root, own)
+    assert own.out_dir == str(root) and finished_result(own)
     with pytest.raises(
         UserError, match="pos_file: 'mine.py' in the folder, '' asked"
     ):  # by which formula?
@@ -381,8 +381,8 @@ def test_a_scheme_that_was_edited_is_another_run_and_a_baseline_does_not_mind():
     Path("mine.py").write_text(OWN.format(rate=1).replace("score -=", "the score falls by"))
     assert load_run(root, pos_file="mine.py")  # only its docstring was edited
     Path("mine.py").write_text(OWN.format(rate=2))
-    assert finished_result(root, own) is None
-    assert finished_result(alibi, baseline) and load_run(alibi).settings.pos == "alibi"
+    assert finished_result(own) is None
+    assert finished_result(baseline) and load_run(alibi).settings.pos == "alibi"
     for attempt in (
         lambda: run("--pos=root", "--pos_file=mine.py"),
         lambda: load_run(root, pos_file="mine.py"),
@@ -417,7 +417,7 @@ def test_a_zoo_file_that_was_edited_refuses_the_runs_that_use_it(
     assert load_run("rope")
     with pytest.raises(UserError, match="kerple.py.*has changed.*--overwrite=True"):
         load_run("kerple")
-    assert finished_result("kerple", settings("--pos=kerple")) is None
+    assert finished_result(settings("--pos=kerple", "--out_dir=kerple")) is None
 
 
 def test_a_run_does_not_go_on_with_a_corpus_that_has_changed(
@@ -491,7 +491,7 @@ def test_a_fine_tune_has_the_size_corpus_and_length_of_its_run_and_an_order_of_i
     for words, sentence in (
         (["--n_embd=32"], "n_embd=16: leave it out"),
         (["--dataset=char"], "another vocabulary"),
-        (["--length_factor=2", "--block_size=32"], "name one"),
+        (["--length_factor=2", "--block_size=32"], "set only one"),
     ):
         with pytest.raises(UserError, match=sentence):
             call(train, *few, *words, "--out_dir=fourth")
