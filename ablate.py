@@ -369,8 +369,8 @@ def pick_rates(cells: list[Cell], settings: AblateSettings, dtype: str) -> dict[
             # never a cell of a comparison
             s = replace(s, out_dir=f"{run_folder(s)}-trial{s.max_iters}")
             trials[cell.label, rate] = Cell(f"trial of {cell.label} lr={rate}", s)
-    to_do = [trial for trial in trials.values() if not has_diverged(trial)]
-    train_cells(share_of(to_do, settings.only), settings.jobs, dtype)
+    to_do = share_of(list(trials.values()), settings.only)
+    train_cells([trial for trial in to_do if not has_diverged(trial)], settings.jobs, dtype)
     # a line for each scheme, a column for each rate
     losses = pd.Series({key: trial_loss(trial) for key, trial in trials.items()}).unstack()
     print(results.show("loss by learning rate", losses.rename_axis("scheme")))

@@ -555,7 +555,7 @@ def run_program(main: Callable) -> NoReturn:
         code = main()
         sys.stdout.flush()  # a closed pipe is noticed here, and not after the program
     except KeyboardInterrupt:
-        print("interrupted; what was written is kept: run the same command again", file=sys.stderr)
+        print("interrupted: what was written is kept", file=sys.stderr)
         code = 130
     except BrokenPipeError:
         os._exit(141)  # 128 + SIGPIPE; sys.exit would flush, and complain, again

@@ -142,7 +142,7 @@ def main() -> None:
         print(list_runs(sorted(runs), settings))
         return
     rows = results.load_rows(folders)
-    if settings.dataset or settings.out or not is_csv:
+    if settings.dataset or not is_csv:
         # comparisons may be of several corpora
         extend = "all" if is_csv or comparisons == folders else None
         rows = results.select(rows, settings.dataset, extend)
@@ -168,6 +168,8 @@ def main() -> None:
             plot_training(losses, settings.out, size)
         return
     print(results.tables(rows, settings.format, settings.eval_lengths))
+    if settings.out and is_csv:  # all rows are printed, those of one corpus are drawn
+        rows = results.select(rows, settings.dataset)
     if settings.out and plot_rows(rows, settings.out, size):
         print(f"drawn in {settings.out}", file=sys.stderr)  # the table may go to a file
 

@@ -136,6 +136,7 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes) -
             f"{processes.size} processes cannot share the {s.sequences_per_step} sequences of a "
             "step evenly; change batch_size or their number"
         )
+    model.pos.check_length(s.block_size)
     model.pos.draw(s.seed, 0, s.block_size)  # UserError if the scheme has too few random positions
     if s.examine and processes.is_master and is_new:  # a resumed run was examined at its start
         for warning in examine(model.config, model.pos.pos_file, s.block_size, files_folder):
@@ -391,7 +392,8 @@ def train(run: Run, processes: Processes, log: Log) -> None:
                 checkpoint.save_checkpoint(run, optimizers, scaler)
             tqdm.write(line)  # the last, because Ctrl-C also ends the reader in `... | tee FILE`
         if stop_signal:
-            tqdm.write(f"stopped at step {step}, not finished: the same command resumes")
+            resume = "without --overwrite the" if s.overwrite else "the"
+            tqdm.write(f"stopped at step {step}, not finished: {resume} same command resumes")
             raise SystemExit(128 + stop_signal)
         logged_time = time.perf_counter()
         logged_step = step

@@ -271,9 +271,10 @@ def scheme_sha256(path: Path) -> str:
     """SHA-256 of a file that defines a scheme, without the docstrings if it is Python."""
     if path.suffix != ".py":
         return sha256(path)
-    lines = path.read_bytes().split(b"\n")
+    text = path.read_text(encoding="utf-8")  # the same for all kinds of line ends
+    lines = text.encode().split(b"\n")
     with contextlib.suppress(SyntaxError):  # of a damaged file
-        for node in ast.walk(ast.parse(path.read_bytes())):
+        for node in ast.walk(ast.parse(text)):
             is_documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
             if is_documented and ast.get_docstring(node):
                 docstring = node.body[0]

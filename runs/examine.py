@@ -6,6 +6,8 @@ its parameters, and give the same numbers when run again, in blocks or token by 
 reported in one sentence with the file and the scheme.
 """
 
+import difflib
+import inspect
 import traceback
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,6 +20,7 @@ from torch import nn
 import attention
 from configurable import GPTConfig, UserError
 from model import GPT
+from posenc import Piece, Rotary
 from runs.device import is_out_of_memory
 from scheme import mentions_in, parse
 
@@ -107,14 +110,21 @@ def examine(
 
 
 def check_names(cls):
-    """Refuse a scheme that has attributes but none of the methods of the contract, or turn without
-    tables.
+    """Refuse a scheme that has attributes but none of the methods of the contract, turn without
+    tables, or an attribute that nothing uses with a name close to one of the contract's.
     """
     attributes = [name for name in vars(cls) if name[0] != "_"]
     if attributes and not any(getattr(cls, method) for method in METHODS):
         raise Fault(f"has {attributes[0]}, but none of the methods of posenc.Piece")
     if bool(cls.turn) != bool(cls.tables):
         raise Fault("must have both tables and turn, or neither")
+    source = Path(inspect.getfile(cls)).read_text(encoding="utf-8")
+    for name in dir(cls):
+        if name[0] == "_" or hasattr(Rotary, name) or f".{name}" in source:
+            continue
+        near = difflib.get_close_matches(name, vars(Piece), 1, 0.65)
+        if near:
+            raise Fault(f"has {name}, which no piece has: did you mean {near[0]}?")
 
 
 def small_model(config, pos_file, folder):

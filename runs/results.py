@@ -224,7 +224,7 @@ def complete(rows: pd.DataFrame) -> pd.DataFrame:
     numbers = ["nats", "stderr", "stderr_vs_L", "bits_per_byte", "chance"]
     texts = ["extend", "trained_extend", "note", "reason", "scheme_files", "source"]
     texts += ["checkpoint", "split_sha256", "targets", "dtype"]
-    others = ["block_nats", "diverged", "parameters", "tokens_trained"]
+    others = ["block_nats", "diverged", "parameters", "tokens_trained", "step"]
     rows = rows.reindex(columns=rows.columns.union([*numbers, *texts, *others], sort=False))
     rows[numbers] = rows[numbers].astype(float)
     rows[texts] = rows[texts].astype(object).fillna("")
@@ -261,7 +261,8 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
     if shown.empty or (extend is None and len(untested)):
         raise UserError(f"{untested.iloc[0]} was not tested on {dataset}: run evaluate.py on it")
     # leave out rows of earlier steps, and those of a checkpoint that was trained again since
-    shown = shown[shown.step == shown.groupby("run").step.transform("max")]
+    step = shown.step.fillna(0)  # old tables have none
+    shown = shown[step == step.groupby(shown.run).transform("max")]
     shown = shown[shown.checkpoint == shown.groupby("run").checkpoint.transform("last")]
 
     # fixed_targets and windowed must have one set of targets at every length, and key_targets

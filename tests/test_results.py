@@ -7,6 +7,7 @@ import lzma
 import math
 import re
 from dataclasses import asdict
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -565,6 +566,12 @@ def test_rows_with_answers_are_tabled_and_drawn_by_distance(tmp_path, monkeypatc
     assert np.allclose(drawn_shares, [[1, 1, 1, above]] * 2 + [[1, 1, 1, 1]] * 2)
     assert tables(rows, "tex").count("tabular") == 2
     assert "accuracy above chance" in axes.get_ylabel() and "order" in axes.get_xlabel()
+
+
+def test_every_published_comparison_is_still_read_and_tabled():
+    for folder in ("seven", "stdlib-six", "models", "length", "gpu"):
+        rows = select(load_rows(Path(__file__).parents[1] / "results" / folder), extend="all")
+        assert rows.label.iloc[0] in tables(rows)
 
 
 # ---- the programs
