@@ -22,7 +22,7 @@ from configurable import GPTConfig, UserError
 from model import GPT
 from posenc import Piece, Rotary
 from runs.device import is_out_of_memory
-from scheme import mentions_in, parse
+from scheme import find, mentions_in, parse
 
 METHODS = "ids draw embed turn bias temperature mask along score weights output".split()
 NEAR = 1e-4  # how much logits may differ if they are computed in two ways
@@ -36,8 +36,7 @@ class Fault(UserError):
 @contextmanager
 def errors_named(pos_file, pos=""):
     """Turn an error from inside `pos_file` ("": none) into a UserError: one sentence with file,
-    line and method. If `pos`, the scheme, is given, then faults too, and errors from elsewhere that
-    are no UserError.
+    line and method. If `pos`, the scheme, is given, then errors from elsewhere too.
     """
     pos_file = Path(pos_file).resolve() if pos_file else None
     try:
@@ -45,17 +44,16 @@ def errors_named(pos_file, pos=""):
     except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)
         places = [f"{f.name} in line {f.lineno}" for f in frames if f.filename == str(pos_file)]
-        is_fault = isinstance(error, Fault)
-        # a mistake of the user that is none of the scheme's code, such as a wrong name
-        is_plain = isinstance(error, UserError) and not is_fault and not places
-        if is_plain or is_out_of_memory(error) or not (places or pos):
-            raise
         sentence = str(error).partition("\n")[0]
+        is_named = pos_file and sentence.startswith(pos_file.name)
+        # it says where already, or is not an error of the scheme
+        if is_named or is_out_of_memory(error) or not (places or pos):
+            raise
         if not isinstance(error, UserError):
             sentence = f"{type(error).__name__}: {sentence}"
         if places:
             sentence = f"{places[-1]} raises {sentence}"
-        if is_fault:
+        if isinstance(error, Fault):
             sentence = f"{pos} {sentence}"
         elif pos:
             sentence = f"{pos} fails: {sentence}"
@@ -75,10 +73,12 @@ def examine(
     """
     length = length or config.block_size
     warnings = []
+    expression = parse(config.pos)
+    for mention in expression.mentions:
+        find(mention.name, Path(pos_file).resolve() if pos_file else None, "pos")  # a wrong name
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         with errors_named(pos_file, config.pos):
-            expression = parse(config.pos)
             absent = set(expression.mentions)  # from all layers
             n_layer = 0
             # as few layers as contain every piece, but at least 3 if the model has as many
