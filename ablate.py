@@ -198,9 +198,9 @@ def check_folders(cells: list[Cell]) -> None:
         finished_result(cell.settings)
         change = cell.changes()[0]
         names = "; ".join(cell.name for cell in changed)
-        advice = f"--overwrite=True trains anew: {names}. Or move the folder away"
+        advice = f"move it away, or --overwrite=True, which trains anew: {names}"
         if "which defines its scheme" in change:
-            advice += ", or, to compare both formulas, give the new class a name of its own"
+            advice += "; or give the new class a name of its own, to compare both formulas"
         raise UserError(f"{cell.folder} holds another run than {cell.name} ({change}): {advice}")
 
 
@@ -330,8 +330,8 @@ def show_plan(cells: list[Cell], jobs: int, dtype: str) -> None:
                 trials[cell.label] = Cell(f"forty steps of {cell.label}", s)
         failures = train_cells(list(trials.values()), jobs, dtype)
         if failures:
-            name = min(failures)
-            raise UserError(f"{name}: {failures[name]}")
+            name, reason = next(iter(failures.items()))
+            raise UserError(f"{name}: {reason}")
         for cell in cells:
             state = "finished"
             if not cell.is_finished():

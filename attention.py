@@ -94,9 +94,8 @@ def attention_weights(
                 score = plan.score_piece.score(tile)
             else:
                 score = score + added
-            score = torch.where(
-                added > -torch.inf, score, -torch.inf
-            )  # q.k of a hidden key may overflow
+            # q.k of a hidden key may overflow
+            score = torch.where(added > -torch.inf, score, -torch.inf)
             if part.where is not None:  # elsewhere the earlier scores stay
                 holds = part.where(plan.query_ids[:, None], plan.key_ids)
                 score = torch.where(holds, score, scores)
@@ -268,10 +267,8 @@ def prepare(plan: Plan, dtype: torch.dtype, head_width: int, dropout: float = 0.
         row = added_scores(plan, dtype, rows[-1:], columns)[:, 0]
         return replace(prepared, last_row=pad(row, (0, BLOCK_ROWS), value=-torch.inf))
     max_bytes = GPU_BYTES if columns.is_cuda else SHARED_BYTES
-    if (
-        4 * plan.n_head * plan.n_queries * n_keys > max_bytes
-    ):  # each layer will make it, block by block
-        return prepared
+    if 4 * plan.n_head * plan.n_queries * n_keys > max_bytes:
+        return prepared  # each layer will make it, block by block
     added = added_scores(plan, dtype, rows, columns)
     return replace(prepared, added=materialize(added) if plan.biases else added)
 

@@ -286,7 +286,7 @@ class TableSettings(Settings):
         "", "figure of several runs: .png, .pdf or .svg", "manner"
     )
     format: Literal["text", "md", "tex", "csv", "json"] = setting(
-        "text", "of the table: text, md, tex; csv: all rows, json: those shown", "manner"
+        "text", "of the table: text, md, tex; csv and json give the rows", "manner"
     )
 
 
@@ -615,8 +615,7 @@ def replace_file(path: Path, write: Callable) -> str:
         if not isinstance(error, OSError):
             reason = error.__context__ or error
         raise UserError(
-            f"{path} cannot be written ({reason}); what was written before is kept: once that is "
-            "mended, run the same command again"
+            f"{path} cannot be written ({reason}): what was there before is unchanged"
         ) from error
     finally:
         aside.unlink(missing_ok=True)

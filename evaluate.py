@@ -62,7 +62,7 @@ CHUNK_SIZE = 4096  # inputs of a chunk, at most
 MAX_SCORED = 32  # targets at a place of fixed_targets
 MAX_LENGTH = 65536  # inputs, a power of two
 MAX_PLACES = 65536  # from which those for tuning are taken
-LONG_DOCUMENTS = 4096  # inputs; if documents allow only a smaller reach, windows run across them
+LONG_DOCUMENTS = 4096  # inputs; if documents allow only shorter windows, these run across documents
 MIN_KEY_TARGETS = 100  # fewer key targets than this are not measured
 BYTES = 256  # in a corpus with questions, tokens below this are text
 CHECK_WINDOWS = 8  # windows that are also tested in float32
@@ -75,7 +75,7 @@ CHECK_WINDOWS = 8  # windows that are also tested in float32
 class Places:
     """Where a validation split is tested: the same for every scheme and every length.
 
-    `candidates` are the targets that have `reach` inputs before them in their own document, or in
+    `candidates` are the targets that have `max_length` inputs before them in their document, or in
     the whole split if the places are `across_documents`.
     """
 
@@ -91,8 +91,8 @@ class Places:
 def find_places(corpus: data.Corpus, windows: int = MAX_WINDOWS) -> Places:
     """The first `windows` places of a corpus, in van der Corput's order.
 
-    They depend on its validation split alone. They are chosen among the targets that have `reach`
-    inputs before them, so that the first 2, 4, 8 ... are spread evenly.
+    They depend on its validation split alone. They are chosen among the targets that have
+    `max_length` inputs before them, so that the first 2, 4, 8 ... are spread evenly.
     """
     n_tokens = len(corpus.val)
     starts = corpus.val_starts
@@ -108,7 +108,8 @@ def find_places(corpus: data.Corpus, windows: int = MAX_WINDOWS) -> Places:
     while len(shares) < windows:
         shares = np.append(shares, shares + 0.5 / len(shares))
     ends = candidates[(shares * len(candidates)).astype(np.int64)]
-    scored = max(1, min(MAX_SCORED, max_length // 4))  # so few that short windows stay within reach
+    # so few that the first of several short windows has its inputs, too
+    scored = max(1, min(MAX_SCORED, max_length // 4))
     return Places(corpus.name, max_length, len(candidates), ends, scored, n_tokens, across)
 
 

@@ -123,7 +123,7 @@ def main() -> None:
     comparisons = [path for path in folders if path.is_file() or (path / "rows.csv.xz").exists()]
     untested = [path for path in folders if path not in comparisons and not is_tested(path)]
     is_csv = settings.format == "csv"  # of all rows, or of those of a corpus
-    if untested and not is_csv:
+    if untested:
         # folders of several runs, or untested runs: make a list
         runs = set(folders) - set(untested)
         for folder in untested:
@@ -139,8 +139,9 @@ def main() -> None:
                 "comparisons, --out and --show are for tested runs: "
                 f"python evaluate.py {untested[0]} tests one"
             )
-        print(list_runs(sorted(runs), settings))
-        return
+        if not is_csv:
+            print(list_runs(sorted(runs), settings))
+            return
     rows = results.load_rows(folders)
     if settings.dataset or not is_csv:
         # comparisons may be of several corpora

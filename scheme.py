@@ -130,7 +130,8 @@ def read_mention(tree):
             raise UserError(
                 f"{text!r:.80} is not a position scheme: write a name such as rope or dynamic_ntk, "
                 "with its options by name as in t5(buckets=16); join schemes with + (in the same "
-                "layer) or | (in alternating layers), and repeat a branch as in 3 * rope | nope"
+                "layer) or | (in alternating layers), and repeat a branch as in 3 * rope | nope; "
+                "names have underscores, no hyphens"
             )
     options = {}
     for keyword in keywords:

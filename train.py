@@ -278,8 +278,8 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         if received:
             os._exit(128 + number)
         received = number
-        # print is not safe here
-        os.write(2, b"\nstopping after this step; a second signal stops at once\n")
+        if processes.is_master:  # print is not safe here
+            os.write(2, b"\nstopping after this step; a second signal stops at once\n")
 
     handlers = {number: signal.signal(number, on_signal) for number in SIGNALS}
 

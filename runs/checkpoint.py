@@ -225,9 +225,9 @@ def read_config(folder: str | Path) -> dict:
     """Read config.json of a run folder; UserError if it is missing or damaged."""
     path = Path(folder, "config.json")
     if not path.exists():
-        runs = [str(file.parent) for file in Path("out").glob("*/config.json")]
-        near = difflib.get_close_matches(str(folder), runs, 1)
-        advice = f"did you mean {near[0]}?" if near else "name a run folder, as out/RUN"
+        runs = [file.parent.name for file in Path("out").glob("*/config.json")]
+        near = difflib.get_close_matches(Path(folder).name, runs, 1)
+        advice = f"did you mean out/{near[0]}?" if near else "name a run folder, as out/RUN"
         raise UserError(f"{path} is missing: {advice}")
     try:
         config = read_json(path)

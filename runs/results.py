@@ -71,7 +71,7 @@ def load_result(folder: str | Path) -> dict[str, Any]:
         rows_of({"": result})
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # UserError is a ValueError
         raise UserError(
-            f"{path} is damaged ({error!s:.80}): delete it, python evaluate.py {folder} makes it"
+            f"{path} is damaged ({error!r:.120}): delete it, python evaluate.py {folder} makes it"
         ) from None
     return result
 
@@ -302,15 +302,16 @@ def rename(rows: pd.DataFrame, labels: str) -> pd.DataFrame:
     if labels and "=" not in labels:
         labels = Path(labels).read_text(encoding="utf-8")
     names = {}
-    for pair in re.split("[;\n]", labels):
+    known = rows.label.unique()
+    for pair in map(str.strip, re.split("[;\n]", labels)):
         # a label may contain =, too
-        label = next((x for x in rows.label.unique() if pair.startswith(f"{x}=")), None)
-        if label:
+        label = next((x for x in known if pair.startswith(f"{x}=")), None)
+        if label and not any(f",{x}=" in pair for x in known):  # a comma in place of ;
             names[label] = pair.removeprefix(f"{label}=")
         elif pair:
             raise UserError(
                 f"{pair!r} renames no label: write --labels='LABEL=NAME;LABEL=NAME', where "
-                f"the labels are {'; '.join(rows.label.unique())}"
+                f"the labels are {'; '.join(known)}"
             )
     renamed = rows.assign(label=rows.label.replace(names))
     if renamed.label.nunique() < rows.label.nunique():
