@@ -412,8 +412,9 @@ def over_seeds(rows: pd.DataFrame) -> pd.DataFrame:
 
     `mean` (inf if a seed diverged), `sd`, and `half`, half of the 95 % t-interval of the mean, are
     over the `seeds`; `stderr_vs_L` is that of the first. `difference` is the mean difference to the
-    first label, paired over the seeds that both have, and `error` is half of its interval. With
-    fewer than three seeds, intervals are NaN: the seeds are the sample, never the windows.
+    first label (NaN for that itself), paired over the seeds that both have, and `error` is half of
+    its interval. With fewer than three seeds, intervals are NaN: the seeds are the sample, never
+    the windows.
     """
     rows = rows[rows.protocol.isin(OVER_SEEDS)]
     rows = rows.assign(loss=losses(rows))
@@ -421,7 +422,7 @@ def over_seeds(rows: pd.DataFrame) -> pd.DataFrame:
     first = rows[is_first].set_index(["seed", "length"]).loss
     rows = rows.join(first.rename("first"), on=["seed", "length"])
     with np.errstate(invalid="ignore"):  # inf - inf
-        rows["difference"] = rows.loss - rows["first"]
+        rows["difference"] = (rows.loss - rows["first"]).where(~is_first)
         groups = rows.groupby(["label", "length"], sort=False)
         table = groups.loss.agg(seeds="size", mean="mean", sd="std", half=half_interval)
         table["difference"] = groups.difference.mean().where(np.isfinite)
@@ -569,7 +570,7 @@ def paper_table(schemes: pd.DataFrame, title: str, notes: Iterable[str]) -> str:
     lines = ["±: half of the 95 % t-interval of the mean, from three seeds on"]
     lines.append("seeds: " + ", ".join(f"{label} {n}" for label, n in seeds.items()))
     longest = schemes[schemes.length == schemes.length.max()]
-    for row in longest[longest.error.notna()].iloc[1:].itertuples():
+    for row in longest[longest.error.notna()].itertuples():
         lines.append(
             f"{row.label} minus {schemes.label[0]} at {row.length}, paired over seeds: "
             f"{row.difference:+.4f} ± {row.error:.4f}"
