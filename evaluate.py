@@ -233,14 +233,14 @@ class Tester:
 
     @torch.no_grad()
     def losses(
-        self, windows: list[Window], window_size: int | None = None, kept: int | None = None
+        self, windows: list[Window], window_size: int | None = None, in_place: int | None = None
     ) -> np.ndarray:
         """The nats of all scored targets, (blocks, targets), float64. The model is in eval mode.
 
-        With a `window_size`, a query sees only keys with i - j < window_size. With `kept`, at least
-        that many tokens before each target stay in place, and earlier inputs are shuffled. A batch
-        has at most 16k inputs, and each of n processes takes every n-th batch. The first 64 blocks
-        are batched the same way however many follow.
+        With a `window_size`, a query sees only keys with i - j < window_size. With `in_place`, at
+        least that many tokens before each target stay in place, and earlier inputs are shuffled. A
+        batch has at most 16k inputs, and each of n processes takes every n-th batch. The first 64
+        blocks are batched the same way however many follow.
         """
         processes = self.processes
         parts = []  # the nats of each window, (blocks, scored)
@@ -250,8 +250,8 @@ class Tester:
             for first in range(size * processes.rank, len(nats), size * processes.size):
                 batch = slice(first, first + size)  # of B blocks; offsets (B, length + 1)
                 offsets = window.ends[batch, None] + np.arange(-window.length, 1)
-                if kept is not None:
-                    far = offsets[:, : max(0, window.length + 1 - window.scored - kept)]
+                if in_place is not None:
+                    far = offsets[:, : max(0, window.length + 1 - window.scored - in_place)]
                     np.random.default_rng(diagnose.SEED).permuted(far, axis=1, out=far)
                 tokens = self.tokens_at(offsets)
                 targets = tokens[:, -window.scored :]
@@ -264,12 +264,14 @@ class Tester:
         return nats
 
 
-def losses_at(tester: Tester, places: Places, length: int, kept: int | None = None) -> np.ndarray:
+def losses_at(
+    tester: Tester, places: Places, length: int, in_place: int | None = None
+) -> np.ndarray:
     """Mean nats of fixed_targets at each place, (places,).
 
-    With `kept`, at least that many tokens before each target stay in place; the rest are shuffled.
+    With `in_place`, at least that many tokens before each target stay there; the rest are shuffled.
     """
-    return tester.losses(fixed_targets(places, length), kept=kept).mean(axis=1)
+    return tester.losses(fixed_targets(places, length), in_place=in_place).mean(axis=1)
 
 
 # ---- a test

@@ -388,12 +388,12 @@ def write_corpus(
             np.save(new / name, array)
         # an old meta.json is deleted first and the new one moved last: an interruption leaves no
         # corpus, never a mixture of two
-        made = [*new.iterdir(), new / "meta.json"]
-        write_json(made[-1], meta)
+        files_made = [*new.iterdir(), new / "meta.json"]
+        write_json(files_made[-1], meta)
         old = folder / "meta.json"
-        if old.is_file() and old.read_bytes() != made[-1].read_bytes():
+        if old.is_file() and old.read_bytes() != files_made[-1].read_bytes():
             old.unlink()
-        for file in made:
+        for file in files_made:
             os.replace(file, folder / file.name)
     print(f"made the corpus {folder.name}: {meta['source']}")
     return meta

@@ -91,7 +91,8 @@ ACTS_ON = {  # by method of Piece
 
 def scheme_row(name: str) -> str:
     """A row of a Markdown table of schemes: options, what the scheme acts on, and its verdict."""
-    cls, options = find(name), []
+    cls = find(name)
+    options = []
     for key, (_, default) in options_of(cls).items():
         options.append(key if default is ... else f"{key}={default}")
     mention = f"{name}({', '.join(options)})" if options else name

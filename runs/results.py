@@ -43,7 +43,7 @@ COLUMNS = (
 LEGEND = {
     "gain": "gain: loss(L) - loss(N), below zero where longer texts do harm; ±: standard errors",
     "windowed": "windowed: fixed_targets where each token sees no more than the last L",
-    "nonoverlapping": "nonoverlapping: what papers print; no evidence of extrapolation",
+    "nonoverlapping": "nonoverlapping, bits/byte: what papers print; no evidence of extrapolation",
 }
 # the protocols whose losses are compared over seeds
 OVER_SEEDS = ("fixed_targets", "image")
@@ -302,16 +302,16 @@ def rename(rows: pd.DataFrame, labels: str) -> pd.DataFrame:
     if labels and "=" not in labels:
         labels = Path(labels).read_text(encoding="utf-8")
     names = {}
-    known = rows.label.unique()
+    existing = rows.label.unique()
     for pair in map(str.strip, re.split("[;\n]", labels)):
         # a label may contain =, too
-        label = next((x for x in known if pair.startswith(f"{x}=")), None)
-        if label and not any(f",{x}=" in pair for x in known):  # a comma in place of ;
+        label = next((x for x in existing if pair.startswith(f"{x}=")), None)
+        if label and not any(f",{x}=" in pair for x in existing):  # a comma in place of ;
             names[label] = pair.removeprefix(f"{label}=")
         elif pair:
             raise UserError(
                 f"{pair!r} renames no label: write --labels='LABEL=NAME;LABEL=NAME', where "
-                f"the labels are {'; '.join(known)}"
+                f"the labels are {'; '.join(existing)}"
             )
     renamed = rows.assign(label=rows.label.replace(names))
     if renamed.label.nunique() < rows.label.nunique():
@@ -372,8 +372,10 @@ def doubts(rows: pd.DataFrame) -> str:
     doubt = f"does not show that it uses more than {length}"
     half = table.reindex([length // 2]).iloc[0]  # the line of N = L/2, NaN if it was not tested
     beyond = table[table.index > length]
-    if math.isnan(half.gain) or beyond.far.isna().all():
-        return f"{doubt}: windowed or L/2 was not tested"
+    if math.isnan(half.gain):
+        return f"{doubt}: L/2 was not tested"
+    if beyond.far.isna().all():
+        return f"{doubt}: no N > L was tested by fixed_targets and windowed"
     if -half.gain < max(2 * half.gain_stderr, 0.01):
         return f"{doubt}: loss(L) is not clearly below loss(L/2)"
     if (beyond.far > np.maximum(2 * beyond.far_stderr, 0.005)).any():

@@ -281,9 +281,9 @@ def test_bits_per_byte_stand_only_beside_the_protocol_that_they_belong_to():
         ({"loss": lambda n: 2 - 0.1 * math.log2(n)}, None),
         ({"loss": lambda n: 2 - 0.1 * math.log2(min(n, L))}, "nowhere clearly below windowed"),
         ({"loss": lambda n: 1.5}, "is not clearly below"),
-        ({"lengths": (128, 256)}, "windowed or L/2 was not tested"),
-        ({"lengths": (64, 128)}, "windowed or L/2 was not tested"),
-        ({"protocols": ("fixed_targets",)}, "windowed or L/2 was not tested"),
+        ({"lengths": (128, 256)}, ": L/2 was not tested"),
+        ({"lengths": (64, 128)}, ": no N > L was tested"),
+        ({"protocols": ("fixed_targets",)}, ": no N > L was tested"),
         ({"protocols": ("nonoverlapping",)}, None),
     ],
 )

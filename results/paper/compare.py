@@ -65,7 +65,8 @@ def main() -> None:
     rows = pd.read_csv(FOLDER / "rows.csv.xz")
     papers = tomllib.loads((FOLDER / "published.toml").read_text(encoding="utf-8"))
     for name in sys.argv[1:] or papers:
-        paper, ours = papers[name], rows[rows.part == name]
+        paper = papers[name]
+        ours = rows[rows.part == name]
         print(f"\n{paper['title']}; ours: {paper['protocol']}")
         value = "accuracy" if paper["protocol"] == "exact_match" else "nats"
         for scheme, length, theirs in paper["table"]:
