@@ -272,7 +272,7 @@ def build(
     """
     extends = shape.trained
     pieces = {}
-    layers = [()] * n_layer
+    layers = [() for _ in range(n_layer)]
     for number, mention in enumerate(expression.mentions):
         name = mention.name
         if extends and name == "none":  # layers without extension
