@@ -293,7 +293,13 @@ class GPT(nn.Module):
         if config.tie_embeddings:
             self.lm_head.weight = self.wte.weight
         self.apply(self._init_weights)
-        shape = Shape(config.n_head, config.scheme_width, config.n_embd, config.block_size)
+        shape = Shape(
+            config.n_head,
+            config.scheme_width,
+            config.n_embd,
+            config.block_size,
+            latent=config.kv_lora_rank is not None,
+        )
         self.pos = Scheme(config.pos, shape, config.n_layer, pos_file)
         for piece in self.pos.pieces.values():
             if config.kv_lora_rank and "latent attention" in piece.conflicts:

@@ -202,7 +202,8 @@ class Shape:
     """What a piece may know about its model. `length` is the length first trained at, in tokens.
 
     `trained`: the piece extends a model that is already trained. `folder`: where files that options
-    name are looked up first.
+    name are looked up first. `latent`: the model has latent attention, so that only some columns of
+    a head turn, and those are shared by all heads.
     """
 
     n_head: int
@@ -211,6 +212,7 @@ class Shape:
     length: int
     trained: bool = False
     folder: Path | None = None
+    latent: bool = False
 
 
 @dataclass(frozen=True)
@@ -623,7 +625,10 @@ class Extension(Piece):
             **fields,
         )
         try:
-            content = schema(**read_json(self.file))
+            content = read_json(self.file)
+            # a config.json of Hugging Face has them one level down
+            content = content.get("rope_scaling") or content.get("rope_parameters") or content
+            content = schema(**content)
         except ValidationError as error:
             wrong = error.errors()[0]
             raise UserError(f"{self.file}: {wrong['loc'][0]}: {wrong['msg']}") from None
@@ -702,8 +707,12 @@ class Yarn(Scaled):
     under `alpha` are divided. ramp=code is linear in the pair's number between those two pairs,
     rounded outwards (`truncate`), as their code; where the two cross their code runs backwards, and
     here all pairs are kept or divided. ramp=turns is linear in the number of turns, as the paper
-    says. `mscale` weighs the logarithm, 0 turns the temperature off; `mscale_all_dim` divides it as
-    in DeepSeek.
+    says.
+    The root of the temperature, which multiplies cosines and sines, is `attention_factor` if that
+    is given. Else `mscale` weighs its logarithm (0 turns it off) and `mscale_all_dim` divides it,
+    as in DeepSeek. transformers ignores each of the two without the other, mlx-lm does not: its
+    reading of `mscale` alone is that of this expression. With latent attention mscale_all_dim also
+    multiplies all scores by (0.1 mscale_all_dim ln s + 1)^2, as in DeepSeek's code.
     With factor=auto (dynamic YaRN) fix the final length before decoding, as `generate` does: a
     cache holds keys that were turned for one length.
     Verdict: a trained rope lost 0.06 nats at 2 L with it, 0.64 without, and found names up to 16 L
@@ -722,16 +731,29 @@ class Yarn(Scaled):
         truncate: bool = True,
         mscale: NonNegativeFloat = 1.0,
         mscale_all_dim: NonNegativeFloat = 0.0,
+        attention_factor: PositiveFloat | None = None,
     ):
         super().__init__(shape, factor=factor)
         if alpha >= beta:
             raise UserError(f"{scheme_name(self)}: {alpha} turns must be below {beta} turns")
+        if attention_factor and (mscale, mscale_all_dim) != (1.0, 0.0):
+            raise UserError("yarn: attention_factor replaces what mscale gives: set only one")
+        if not (shape.latent and mscale_all_dim):
+            self.temperature = None
+        elif factor == "auto":
+            raise UserError("yarn: mscale_all_dim with latent attention needs a fixed factor")
         self.alpha = alpha
         self.beta = beta
         self.ramp = ramp
         self.truncate = truncate
         self.mscale = mscale
         self.mscale_all_dim = mscale_all_dim
+        self.attention_factor = attention_factor
+
+    def temperature(self, index):
+        """DeepSeek's factor of all scores of latent attention, (T,)."""
+        root = 1 + 0.1 * self.mscale_all_dim * math.log(self.factor_option)
+        return torch.full_like(index, root**2)
 
     def map_frequencies(self, inv_freq, base, total, ids):
         """Blend kept and divided frequencies by the ramp; the attention factor is YaRN's."""
@@ -756,8 +778,10 @@ class Yarn(Scaled):
             pairs = torch.arange(len(inv_freq), device=inv_freq.device).double()
             share = 1 - ((pairs - low) / max(high - low, 0.001)).clamp(0, 1)
         factor = self.factor(total)
-        attention_factor = 1 + 0.1 * self.mscale * math.log(factor)
-        attention_factor /= 1 + 0.1 * self.mscale_all_dim * math.log(factor)
+        attention_factor = self.attention_factor
+        if attention_factor is None:
+            attention_factor = 1 + 0.1 * self.mscale * math.log(factor)
+            attention_factor /= 1 + 0.1 * self.mscale_all_dim * math.log(factor)
         return inv_freq / factor * (1 - share) + inv_freq * share, attention_factor
 
 
@@ -785,13 +809,25 @@ class Longrope(Scaled):
 
     Ding et al. 2024 (arXiv 2402.13753). The JSON file holds `long_factor`, a number for each pair.
     It may hold `short_factor` for texts within L, and `first`, how many first positions keep the
-    original frequencies. results/extend/search.py makes one.
+    original frequencies. results/extend/search.py makes one; the config.json of a Hugging Face
+    model is read too. `attention_factor` multiplies cosines and sines in place of the root of
+    1 + ln s / ln L.
+    In transformers s is a number, so short texts are tempered too: write it as `factor`. With
+    factor=auto s is max(1, N / L), and a text within L has no temperature.
     Verdict: searched at 4 L, its factors gave a loss 0.02 to 0.06 nats below yarn's on other text
     (results/extend).
     """
 
-    def __init__(self, shape: Shape, *, file: str, factor: Factor = "auto"):
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        file: str,
+        factor: Factor = "auto",
+        attention_factor: PositiveFloat | None = None,
+    ):
         super().__init__(shape, factor=factor)
+        self.attention_factor = attention_factor
         content = self.read_numbers(
             file,
             shape.folder,
@@ -819,8 +855,10 @@ class Longrope(Scaled):
             raise UserError(
                 f"longrope: {self.file} has factors for {len(divisors)} pairs, not {len(inv_freq)}"
             )
-        temperature = 1 + math.log(self.factor(total)) / math.log(self.length)
+        attention_factor = self.attention_factor
+        if attention_factor is None:  # the root, because both q and k are multiplied
+            attention_factor = math.sqrt(1 + math.log(self.factor(total)) / math.log(self.length))
         mapped = inv_freq / divisors
         if ids is not None and self.first > 0:
             mapped = torch.where((ids < self.first).to(mapped.device)[:, None], inv_freq, mapped)
-        return mapped, math.sqrt(temperature)  # the root, because both q and k are multiplied
+        return mapped, attention_factor

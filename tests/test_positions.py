@@ -1,0 +1,257 @@
+"""What positions a config.json describes, against the models of transformers themselves.
+
+A tiny random model of each type is run once. Its own function that applies rotation is watched,
+with what goes in and what comes out, and so is the mask that its attention gets: what our
+expressions of each layer turn and show must be the same. The short sweep is in the suite, the long
+one, over all types, is run by `make test-slow`.
+"""
+
+import functools
+import json
+import sys
+
+import pytest
+import torch
+
+from posenc import Shape, rotate
+from runs.positions import FAMILIES, read_positions
+from scheme import Scheme
+
+transformers = pytest.importorskip("transformers")
+from transformers import AttentionInterface, AttentionMaskInterface, AutoModel  # noqa: E402
+from transformers.masking_utils import eager_mask  # noqa: E402
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # noqa: E402
+
+T = 40  # tokens of the text
+L = 32  # max_position_embeddings
+SMALL = dict(
+    vocab_size=64,
+    hidden_size=64,
+    intermediate_size=32,
+    moe_intermediate_size=16,
+    num_hidden_layers=6,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=16,
+    global_head_dim=32,
+    num_experts=4,
+    num_local_experts=4,
+    n_routed_experts=4,
+    num_experts_per_tok=2,
+    n_group=1,
+    topk_group=1,
+    kv_lora_rank=16,
+    q_lora_rank=16,
+    qk_rope_head_dim=8,
+    qk_nope_head_dim=8,
+    v_head_dim=16,
+    rotary_dim=8,
+    sliding_window=5,
+    attention_chunk_size=6,
+    pad_token_id=0,
+    bos_token_id=1,
+    eos_token_id=2,
+    max_position_embeddings=L,
+    vocab_size_per_layer_input=64,
+    hidden_size_per_layer_input=8,
+)
+# what a tiny model of a type needs besides, or must not be given
+CHANGES = {
+    "bamba": dict(attn_layer_indices=[2, 5], head_dim=None),
+    "gemma3n_text": dict(num_kv_shared_layers=0),
+    "granitemoehybrid": dict(
+        position_embedding_type="rope", layer_types=["mamba", "attention"] * 3
+    ),
+    "lfm2_moe": dict(layer_types=["conv", "full_attention"] * 3),
+    "mimo_v2_flash": dict(head_dim=24),
+    "modernbert-decoder": dict(local_attention=8, sliding_window=None),
+    "olmo_hybrid": dict(layer_types=["linear_attention", "full_attention"] * 3),
+    "qwen2": dict(use_sliding_window=True, max_window_layers=4),
+    "qwen3": dict(use_sliding_window=True, max_window_layers=2),
+    "recurrent_gemma": dict(sliding_window=None, attention_window_size=5),
+    "zaya": dict(num_experts_per_tok=1),
+}
+# types that no tiny model is watched of, with the reason
+LEFT_OUT = {
+    "bloom": "alibi is added inside its own attention: tests/test_huggingface.py compares logits",
+    "codegen": "it has sines and cosines in a buffer of its own",
+    "falcon": "its attention is not one that can be watched",
+    "gpt2": "no rotation: tests/test_huggingface.py compares logits",
+    "gpt_bigcode": "no rotation",
+    "gpt_neo": "no rotation",
+    "gpt_neox_japanese": "its attention is not one that can be watched",
+    "gptj": "its attention is not one that can be watched",
+    "jamba": "which of its layers attend is not read from its own keys",
+    "kimi_linear": "which of its layers attend is not read from its own keys",
+    "nemotron_h": "which of its layers attend is not read from its own keys",
+    "mpt": "no rotation: tests/test_schemes.py compares the slopes",
+    "opt": "no rotation",
+    "t5": "no rotation: tests/test_schemes.py compares the buckets",
+    "umt5": "no rotation",
+    "xglm": "no rotation",
+}
+SHORT = ["llama", "cohere2", "gemma3_text", "gemma4_text", "deepseek_v3", "gpt_oss", "llama4_text"]
+WATCHED: dict = {}
+
+
+def probe(module, query, key, value, attention_mask=None, scaling=None, **_):
+    """Attention in plain torch, which keeps the mask and the scale of each layer."""
+    group = query.shape[1] // key.shape[1]
+    key = key.repeat_interleave(group, 1)
+    scores = query @ key.mT * (scaling or query.shape[-1] ** -0.5)
+    visible = torch.ones(T, T, dtype=torch.bool).tril()
+    if attention_mask is not None:
+        scores = scores + attention_mask
+        visible = attention_mask[0, 0] > -1e9
+    WATCHED["visible"].setdefault(WATCHED["layer"], visible)
+    WATCHED["scaling"] = scaling
+    y = scores.softmax(-1) @ value.repeat_interleave(group, 1)
+    return y.transpose(1, 2).contiguous(), scores
+
+
+AttentionInterface.register("probe", probe)
+AttentionMaskInterface.register("probe", eager_mask)
+
+
+def watched(function):
+    """The function, which also keeps its first tensor before and after."""
+
+    @functools.wraps(function)
+    def watching(*args, **kwargs):
+        result = function(*args, **kwargs)
+        before = args[0] if args else next(iter(kwargs.values()))
+        after = result[0] if isinstance(result, tuple) else result
+        if before.dim() == 4 and before.shape == after.shape:
+            before, after = before.detach().clone(), after.detach().clone()
+            if before.shape[2] != T:  # (B, T, H, D)
+                before, after = before.transpose(1, 2), after.transpose(1, 2)
+            WATCHED["turned"].setdefault(WATCHED["layer"], (before, after))
+        return result
+
+    return watching
+
+
+def settings_of(kind, **changes):
+    """The settings of a tiny model, as one might write them into a config.json."""
+    cls = CONFIG_MAPPING[kind]
+    names = {*cls.attribute_map, *dir(cls), *getattr(cls, "__dataclass_fields__", {})}
+    settings = {name: value for name, value in SMALL.items() if name in names}
+    if "qk_rope_head_dim" in settings:
+        settings.pop("head_dim", None)
+    settings |= CHANGES.get(kind, {}) | changes
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+@torch.no_grad()
+def run_watched(config, monkeypatch):
+    """What the model of a config turned and saw: {layer: (before, after)}, {layer: (T, T) bool}."""
+    torch.manual_seed(0)
+    model = AutoModel.from_config(config, attn_implementation="probe").eval()
+    modules = {sys.modules[type(module).__module__] for module in model.modules()}
+    for module in modules:
+        if module.__name__.startswith("transformers.models"):
+            for name, function in list(vars(module).items()):
+                if name.startswith("apply_rot") and callable(function):
+                    monkeypatch.setattr(module, name, watched(function))
+    n_layer = config.num_hidden_layers
+    lists = [x for x in model.modules() if isinstance(x, torch.nn.ModuleList) and len(x) == n_layer]
+    for number, layer in enumerate(lists[0]):
+        layer.register_forward_pre_hook(lambda *_, number=number: WATCHED.update(layer=number))
+    WATCHED.clear()
+    WATCHED.update(layer=None, turned={}, visible={}, scaling=None)
+    generator = torch.Generator().manual_seed(0)
+    model(torch.randint(3, 60, (1, T), generator=generator), use_cache=False)
+    return WATCHED["turned"], WATCHED["visible"]
+
+
+def assert_same(found, turned, visible, folder=None):
+    """Check each layer of what was read against what the model did."""
+    assert len(found.layers) >= 4
+    for number, layer in enumerate(found.layers):
+        if not layer.pos:
+            assert number not in visible, (number, layer)
+            continue
+        shape = Shape(
+            found.n_head, layer.width, 64, found.first_length, folder=folder, latent=found.is_latent
+        )
+        scheme = Scheme(layer.pos, shape, 1)
+        scheme.extend(layer.extend, folder)
+        assert bool(scheme.rotary) == (number in turned), (number, layer)
+        if scheme.rotary:
+            before, after = turned[number]
+            inv_freq, factor = scheme.rotary[0].frequencies(T, scheme.maps)
+            ours = factor * rotate(before, torch.arange(T), inv_freq, scheme.rotary[0].layout)
+            if (ours - after).abs().max() > 1e-4:  # nanochat turns the other way: equal scores
+                back = factor * rotate(before, -torch.arange(T), inv_freq)
+                ours = back if torch.allclose(back, after, atol=1e-5) else ours
+            if (ours - after).abs().max() > 1e-4:  # DeepSeek also sorts the columns
+                n = 2 * len(inv_freq)
+                ours = torch.cat((ours[..., 0:n:2], ours[..., 1:n:2], ours[..., n:]), -1)
+            torch.testing.assert_close(ours, after, rtol=0, atol=1e-5)
+        index = torch.arange(T)
+        shown = (index[:, None] >= index).clone()
+        for piece in scheme.pieces.values():
+            if piece.mask:
+                shown &= piece.mask(index[:, None], index[None])
+        assert torch.equal(shown, visible[number]), (number, layer)
+
+
+def check_type(kind, monkeypatch, tmp_path, **changes):
+    """Check a tiny model of a type, read from what was typed and from what transformers saves."""
+    settings = settings_of(kind, **changes)
+    config = CONFIG_MAPPING[kind](**json.loads(json.dumps(settings)))
+    turned, visible = run_watched(config, monkeypatch)
+    found = read_positions(settings | {"model_type": kind})
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    if "layer_types is missing" not in "".join(found.notes):  # then it does not know
+        assert_same(found, turned, visible, tmp_path)
+    config.save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    again = read_positions(saved)
+    assert_same(again, turned, visible, tmp_path)
+    return found, again
+
+
+@pytest.mark.parametrize("kind", SHORT)
+def test_layers_turn_and_show_what_is_read(kind, monkeypatch, tmp_path):
+    found, again = check_type(kind, monkeypatch, tmp_path)
+    assert not found.ignored and not again.ignored
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted(FAMILIES.keys() - LEFT_OUT.keys() - set(SHORT)))
+def test_every_type_turns_and_shows_what_is_read(kind, monkeypatch, tmp_path):
+    found, again = check_type(kind, monkeypatch, tmp_path)
+    # the class has the key, and turns whole heads whatever it says
+    ignored = ["rotary_dim"] if kind == "minimax_m3_vl_text" else []
+    assert found.ignored == again.ignored == ignored
+
+
+SCALED = {
+    "linear": dict(rope_type="linear", factor=4.0),
+    "dynamic": dict(rope_type="dynamic", factor=2.0),
+    "yarn": dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16),
+    "yarn set": dict(rope_type="yarn", factor=4.0, beta_fast=4.0, truncate=False),
+    "yarn mscale": dict(rope_type="yarn", factor=40.0, mscale=0.707),
+    "yarn both": dict(rope_type="yarn", factor=40.0, mscale=0.707, mscale_all_dim=1.0),
+    "yarn attention": dict(rope_type="yarn", factor=4.0, attention_factor=1.25),
+    "yarn null": dict(rope_type="yarn", factor=4.0, beta_fast=None),
+    "llama3": dict(
+        rope_type="llama3",
+        factor=8.0,
+        low_freq_factor=1.0,
+        high_freq_factor=4.0,
+        original_max_position_embeddings=24,
+    ),
+}
+FACTORS = dict(short_factor=[1.0] * 8, long_factor=[1.5 + m for m in range(8)])
+SCALED["longrope"] = dict(rope_type="longrope", original_max_position_embeddings=16, **FACTORS)
+SCALED["longrope factor"] = SCALED["longrope"] | dict(factor=3.0)
+SCALED["longrope attention"] = SCALED["longrope"] | dict(attention_factor=1.5)
+
+
+@pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
+@pytest.mark.parametrize("name", SCALED)
+def test_scaling_is_read_as_by_transformers(name, key, monkeypatch, tmp_path):
+    scaling = SCALED[name] | ({"rope_theta": 500.0} if key == "rope_parameters" else {})
+    check_type("llama", monkeypatch, tmp_path, **{key: scaling})
