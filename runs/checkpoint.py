@@ -43,7 +43,7 @@ from configurable import (
 from data import rows
 from model import GPT
 from runs.device import Compute, pick
-from runs.huggingface import check_tokenizer, is_huggingface, load_model
+from runs.huggingface import check_tokenizer, is_huggingface, load_model, trained_length
 from runs.results import load_result, tested_lengths
 from scheme import ZOO, Scheme
 
@@ -511,10 +511,13 @@ def open_model(name: str, settings: Any) -> Run:
         digest.update(weight.contiguous().view(torch.uint8).numpy())
     checkpoint = digest.hexdigest()[:16]
     compute = pick(settings.device, settings.dtype)
-    shape = asdict(model.config)
+    shape = asdict(model.config) | {"block_size": trained_length(name)}
     del shape["vocab_size"]
     s = TrainSettings(init_from=name, dataset=settings.dataset, max_iters=0, **shape)
-    config = {"dtype": compute.dtype_name, "train_lengths": [s.block_size]}
+    train_lengths = [model.config.block_size]
+    if s.block_size not in train_lengths:
+        train_lengths.append(s.block_size)
+    config = {"dtype": compute.dtype_name, "train_lengths": train_lengths}
     folder = Path("out", "tests", f"{Path(name).resolve().name}-{checkpoint[:10]}")
     model = model.to(compute.device).eval()
     return Run(folder, s, model, compute, config, digest=checkpoint)

@@ -6,16 +6,16 @@
     save_model(model, "folder")                      # AutoModelForCausalLM reads it
 
 GPT-2 is `learned`, GPT-NeoX and the Llamas are `rope`, BLOOM is `alibi`. FAMILIES says what each
-calls our settings and weights; reading and writing both follow it. SmolLM3, Cohere2 and OLMo 3,
-patterns over layers, are only read. A setting or a weight that has no counterpart is refused in one
-sentence, never left out.
+calls our settings and weights; reading and writing both follow it. Positions are read by
+runs/positions.py, as transformers reads them. SmolLM3, Cohere2 and OLMo 3, patterns over layers,
+are only read. A setting or a weight that has no counterpart is refused in one sentence, never left
+out.
 """
 
 import re
 import shutil
 import sys
 from dataclasses import asdict, replace
-from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -27,11 +27,12 @@ from configurable import GPTConfig, UserError, read_json, run_program, write_jso
 from data.download import model_folder
 from model import GPT
 from posenc import Piece
+from runs.positions import ORIGINAL, ROPE_TYPES, Positions, pattern_of
 from scheme import all_pieces, options_of, parse
 
 # The words of each family for ours, by model_type (SmolLM and TinyLlama are of type llama):
 #   class        the class in transformers
-#   pos          our scheme
+#   pos          our scheme, for writing
 #   options      its options that the family also has: our name -> theirs
 #   ours         settings of ours that every model of the family has
 #   activations  theirs -> our `mlp`; where several mean the same, the last one is written
@@ -156,7 +157,6 @@ FAMILIES = {
         "defaults": {
             "hidden_act": "gelu",
             "layer_norm_eps": 1e-5,
-            "rotary_pct": 0.25,
             "use_parallel_residual": True,
         },
         "weights": table("""
@@ -181,36 +181,21 @@ FAMILIES = {
     },
     "smollm3": {
         **LLAMA,
-        "defaults": {
-            **LLAMA["defaults"],
-            "rope_theta": 2000000.0,
-            "tie_word_embeddings": True,
-        },
+        "defaults": {**LLAMA["defaults"], "tie_word_embeddings": True},
     },
     "cohere2": {
         **LLAMA,
-        "options": {"base": "rope_theta", "layout": "layout"},
         "ours": {"parallel_blocks": True},
         "settings": {**LLAMA["settings"], "norm_eps": "layer_norm_eps"},
         "defaults": {
             "hidden_act": "silu",
             "layer_norm_eps": 1e-5,
-            "layout": "interleaved",
-            "sliding_window_pattern": 4,
             "tie_word_embeddings": True,
         },
         "weights": {**LLAMA["weights"], "ln_2": "input_layernorm"},  # one norm for both
     },
     "olmo2": OLMO2,
-    "olmo3": {
-        **OLMO2,
-        "defaults": {
-            **OLMO2["defaults"],
-            "rope_theta": 500000.0,
-            "sliding_attention": {"rope_type": "default", "rope_theta": 500000.0},
-            "sliding_window_pattern": 4,
-        },
-    },
+    "olmo3": OLMO2,
     "bloom": {
         "class": "BloomForCausalLM",
         "pos": "alibi",
@@ -249,30 +234,9 @@ FAMILIES = {
         """),
     },
 }
-# their rope_type -> our extension, and its options: ours -> theirs
-EXTENSIONS = {
-    "default": ("", {}),
-    "linear": ("pi", {"factor": "factor"}),
-    "dynamic": ("dynamic_ntk", {"factor": "factor"}),
-    "yarn": (
-        "yarn",
-        {"factor": "factor", "alpha": "beta_slow", "beta": "beta_fast", "truncate": "truncate"},
-    ),
-    "llama3": (
-        "llama3",
-        {"factor": "factor", "low": "low_freq_factor", "high": "high_freq_factor"},
-    ),
-}
-# names that a config.json may use for one of the above: BLOOM's first models, transformers 5
-SYNONYMS = {
-    "n_embed": "hidden_size",
-    "num_attention_heads": "n_head",
-    "rope_theta": "rotary_emb_base",
-    "partial_rotary_factor": "rotary_pct",
-    "type": "rope_type",
-}
-ORIGINAL = "original_max_position_embeddings"  # the length first trained at, but not of `dynamic`
-LAYERED = ("mistral", "smollm3", "cohere2", "olmo3")  # families whose layers may differ
+# names that a config.json may use for one of the above: BLOOM's first models
+SYNONYMS = {"n_embed": "hidden_size", "num_attention_heads": "n_head"}
+LAYER_TYPES = ("full_attention", "sliding_attention")
 # settings that are supported at one value only, which a config.json may leave out
 FIXED = {
     "scale_attn_weights": True,
@@ -280,9 +244,6 @@ FIXED = {
     "apply_residual_connection_post_layernorm": False,
     "use_sliding_window": False,
     "quantization_config": None,
-    "attention_factor": None,
-    "mscale": None,
-    "mscale_all_dim": None,
 }
 
 
@@ -307,53 +268,6 @@ def in_full(config):
     return settings
 
 
-def expression(name, options, theirs):
-    """Our text of a scheme or an extension, with the options that their settings have."""
-    values = [f"{ours}={theirs[key]}" for ours, key in options.items() if key in theirs]
-    return f"{name}({', '.join(values)})" if values else name
-
-
-def read_positions(kind, theirs, n_layer):
-    """Our `pos` for a model of a family: the shortest pattern of rotations and windows by layer.
-
-    UserError for a kind of layer that is not computed here.
-    """
-    family = FAMILIES[kind]
-    layers = []
-    for n in range(n_layer):
-        layer_type = "full_attention"
-        if "layer_types" in theirs:
-            layer_type = theirs["layer_types"][n]
-        elif kind == "mistral" and "sliding_window" in theirs:
-            layer_type = "sliding_attention"
-        elif kind in ("cohere2", "olmo3") and (n + 1) % theirs["sliding_window_pattern"] != 0:
-            layer_type = "sliding_attention"
-        words = theirs | theirs.get(layer_type, {})  # olmo3 has rotary settings for each type
-        for rope_type in (theirs["rope_type"], words["rope_type"]):
-            if kind == "olmo3" and rope_type != "default":
-                raise UserError(f"it is of type olmo3 with rope_type {rope_type}")
-        layer = expression(family["pos"], family["options"], words)
-        if kind == "cohere2" and layer_type == "full_attention":
-            layer = "nope"
-        if kind == "smollm3":
-            # misnamed: 1 means that the layer rotates
-            layer = layer if theirs["no_rope_layers"][n] else "nope"
-        if layer_type == "sliding_attention" and kind in LAYERED:
-            layer += f" + window(size={theirs['sliding_window']})"
-        elif layer_type != "full_attention":
-            raise UserError(f"it is of type {kind}, with {layer_type} in layer_types")
-        layers.append(layer)
-
-    period = 1
-    while layers[period:] != layers[:-period]:
-        period += 1
-    branches = []
-    for layer, run in groupby(layers[:period]):
-        count = len(list(run))
-        branches.append(f"{count} * ({layer})" if count > 1 else layer)
-    return " | ".join(branches)
-
-
 def read_settings(config, bias):
     """Our settings for a config.json, of weights with or without biases.
 
@@ -363,37 +277,39 @@ def read_settings(config, bias):
     if kind not in FAMILIES:
         raise UserError(f"it is of type {kind}; known are {', '.join(FAMILIES)}")
     family = FAMILIES[kind]
-    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    theirs = {"rope_type": "default", "tie_word_embeddings": False, **FIXED, **family["defaults"]}
-    for name, value in {**config, **rope}.items():
+    theirs = {"tie_word_embeddings": False, **FIXED, **family["defaults"]}
+    for name, value in config.items():
         if value is not None:
             theirs[name] = theirs[SYNONYMS.get(name, name)] = value
-    if theirs["rope_type"] not in ("default", "dynamic") and ORIGINAL in theirs:
-        theirs["max_position_embeddings"] = theirs[ORIGINAL]
+    found = Positions(config)
 
     ours = {"bias": bias, **family["ours"]}
     for name, key in family["settings"].items():
         ours[name] = theirs.get(key)
-    rope_type = theirs["rope_type"]
     refused = [f"{key}={theirs[key]}" for key in FIXED if theirs[key] != FIXED[key]]
+    refused += {f"layers of {name}" for name in found.types if name not in LAYER_TYPES}
     if ours["mlp"] not in family["activations"]:
         refused.append(f"activation {ours['mlp']}")
-    if rope_type not in EXTENSIONS:
-        refused.append(f"rope_type {rope_type}")
     if refused:
         raise UserError(
             f"it is of type {kind} with {', '.join(refused):.200}, which is not supported"
         )
 
     ours["mlp"] = family["activations"][ours["mlp"]]
-    ours["pos"] = read_positions(kind, theirs, ours["n_layer"])
-    extension, options = EXTENSIONS[rope_type]
-    ours["extend"] = expression(extension, options, theirs)
+    ours["block_size"] = found.first_length
+    ours["pos"] = pattern_of([layer.pos for layer in found.layers])
+    extensions = [layer.extend for layer in found.layers if "rope" in layer.pos]
+    if len(set(extensions)) > 1:  # only some of the layers that rotate are extended
+        ours["extend"] = pattern_of([layer.extend or "none" for layer in found.layers])
+    elif extensions:
+        ours["extend"] = extensions[0]
     return GPTConfig(**ours)
 
 
-def write_settings(config):
-    """The config.json of the family that our model is of; UserError says what it lacks for that."""
+def write_settings(config, trained_length):
+    """The config.json of the family that our model is of, which was trained at lengths up to
+    `trained_length`; UserError says what it lacks for that.
+    """
     ours = in_full(config)
     scheme, options = ours["pos"][0]
     kind = {False: "llama", True: "qwen3", "all": "olmo2"}[config.qk_norm]
@@ -412,7 +328,7 @@ def write_settings(config):
         "pad_token_id": None,
         "eos_token_id": None,
     }
-    words = ours | options
+    words = ours | options | {"block_size": trained_length}
     # where several names mean the same, the last one; an unknown one is refused below
     words["mlp"] = list(family["activations"])[-1]
     for activation, mlp in family["activations"].items():
@@ -421,15 +337,25 @@ def write_settings(config):
     for name, key in (family["settings"] | family["options"]).items():
         theirs[key] = words.get(name)
     extension, values = ours["extend"][0]
-    for rope_type, (name, options) in EXTENSIONS.items():
-        if name == extension and values["factor"] != "auto":
-            rope = {key: values[option] for option, key in options.items()}
-            theirs["rope_scaling"] = {"rope_type": rope_type, **rope}
-            if rope_type != "dynamic":
-                theirs["rope_scaling"][ORIGINAL] = config.block_size
-                theirs["max_position_embeddings"] = round(config.block_size * values["factor"])
+    keeps_length = extension == "dynamic_ntk"  # its formula reads the length that is written
+    for rope_type, row in ROPE_TYPES.items():
+        if row["extension"] == extension != "" and values["factor"] != "auto":
+            rope = {"rope_type": rope_type}
+            for option, key in (row["required"] | row["optional"]).items():
+                rope[key] = values[option]
+            if rope.get("mscale_all_dim") == 0.0:  # then theirs has no mscale either
+                del rope["mscale"], rope["mscale_all_dim"]
+            if "original" in row:
+                rope[ORIGINAL] = config.block_size
+                keeps_length = True
+            theirs["rope_scaling"] = {
+                key: value for key, value in rope.items() if value is not None
+            }
+            break
 
     # reading it back must give the same settings
+    if not keeps_length:
+        ours["block_size"] = trained_length
     nearest = in_full(read_settings(theirs, config.bias))
     unlike = [f"{name}={x}, not {ours[name]}" for name, x in nearest.items() if x != ours[name]]
     if unlike:
@@ -495,7 +421,9 @@ def load_model(name: str | Path) -> GPT:
                 if not re.search(r"\.(attn|attention)\.(masked_)?bias$|rotary_emb\.inv_freq$", key):
                     weights[key] = x
         has_bias = any(key.endswith(".bias") for key in weights)
-        model = GPT(read_settings(config, has_bias)).eval()
+        model = GPT(read_settings(config, has_bias), folder=folder).eval()
+        for key in Positions(config).ignored:
+            print(f"note: {name}: nothing reads {key} in config.json", file=sys.stderr)
         scale = float(config.get("logit_scale", 0.0625))
     except (
         SafetensorError,
@@ -528,11 +456,22 @@ def load_model(name: str | Path) -> GPT:
     return model
 
 
+def trained_length(name: str | Path) -> int:
+    """The longest length that a model was trained at, in tokens, by its config.json."""
+    return Positions(read_json(model_folder(name) / "config.json")).length
+
+
 @torch.no_grad()
-def save_model(model: GPT, folder: str | Path, corpus: data.Corpus | None = None) -> dict:
+def save_model(
+    model: GPT,
+    folder: str | Path,
+    corpus: data.Corpus | None = None,
+    trained_length: int | None = None,
+) -> dict:
     """Write a new folder that transformers loads; the content of its config.json.
 
-    With a corpus, its tokenizer goes along. UserError, in one sentence, for a model that no family
+    With a corpus, its tokenizer goes along. trained_length is the longest length that the model was
+    trained at, by default the first. UserError, in one sentence, for a model that no family
     can be, and for a folder that exists.
     """
     folder = Path(folder)
@@ -541,7 +480,7 @@ def save_model(model: GPT, folder: str | Path, corpus: data.Corpus | None = None
     # families with LayerNorm have biases: those that ours lacks are 0
     bias = model.config.bias or model.config.norm == "layernorm"
     settings = replace(model.config, extend=model.pos.extend_text, bias=bias)
-    config = write_settings(settings)
+    config = write_settings(settings, trained_length or settings.block_size)
     complete = GPT(settings)
     complete.load_state_dict(model.state_dict(), strict=False)
     weights = {
@@ -618,7 +557,7 @@ def main() -> None:
     if len(sys.argv) != 3:
         raise UserError("name a run and a new folder: python -m runs.huggingface out/RUN FOLDER")
     run = load_run(sys.argv[1], device="cpu")
-    config = save_model(run.model, sys.argv[2], run.corpus)
+    config = save_model(run.model, sys.argv[2], run.corpus, max(run.config["train_lengths"]))
     print(f"{sys.argv[2]}: of type {config['model_type']}")
 
 

@@ -1,6 +1,7 @@
 """What positions a config.json of Hugging Face describes, read as transformers 5.23 reads it.
 
-    read_positions(config)    our expression and extension of each layer, and what nothing reads
+    Positions(config).layers     our expression and extension of each layer
+    Positions(config).ignored    the keys that nothing reads
 
 Imports (runs/huggingface.py) and `python -m tools.explain PATH` share this reading. positions.toml
 says what each model_type takes where a config.json is silent, and which keys it reads.
@@ -9,7 +10,7 @@ says what each model_type takes where a config.json is silent, and which keys it
 import difflib
 import re
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
@@ -22,6 +23,8 @@ ORIGINAL = "original_max_position_embeddings"  # the length first trained at
 ROPE_KEYS = ("rope_parameters", "rope_scaling", "rope_theta")
 NO_ATTENTION = ("linear_attention", "conv", "recurrent")
 ASSUMED_LENGTH = 2048  # where a config.json has none
+# the line of a type that is not in the table
+UNKNOWN = {"fraction": 1.0, "window": "s", "keys": "layer_types sliding_window"}
 
 
 @dataclass(frozen=True)
@@ -34,22 +37,6 @@ class Layer:
     words: str = ""  # what our expressions cannot say
 
 
-@dataclass
-class Positions:
-    """What a config.json says about positions. Each of `ignored` is a key without effect; `notes`
-    are other sentences. Formulas read `first_length`.
-    """
-
-    model_type: str
-    n_head: int
-    first_length: int
-    trained_length: int
-    is_latent: bool  # latent attention
-    layers: list[Layer] = field(default_factory=list)
-    ignored: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
 def pattern_of(layers: list[str]) -> str:
     """The shortest pattern of the expressions of all layers, such as `3 * (rope) | nope`."""
     period = 1
@@ -60,21 +47,6 @@ def pattern_of(layers: list[str]) -> str:
         count = len(list(run))
         branches.append(f"{count} * ({layer})" if count > 1 else layer)
     return " | ".join(branches)
-
-
-def read_positions(config: dict) -> Positions:
-    """Read a config.json. UserError for what transformers refuses, and for an unknown rope_type."""
-    values = config.get("text_config") or config
-    kind = str(values.get("model_type") or config.get("model_type"))
-    if f"{kind}_text" in FAMILIES:  # a model of text and pictures that has its text at the top
-        kind = f"{kind}_text"
-    unknown = {"fraction": 1.0, "window": "s", "keys": "layer_types sliding_window"}
-    found = Reader(values, kind, FAMILIES.get(kind, unknown)).read()
-    if kind not in FAMILIES:
-        found.notes.append(f"type {kind:.60} is unknown: read by the rules that most types share")
-    if values is not config:
-        found.ignored += [f"{key} beside text_config" for key in unread(config, ())]
-    return found
 
 
 def unread(values, read):
@@ -94,59 +66,86 @@ def unread(values, read):
     return keys
 
 
-class Reader:
-    """Reads one config.json by the line of its family in positions.toml."""
+class Positions:
+    """The positions of a config.json, read by the line of its model_type in positions.toml.
 
-    def __init__(self, values: dict, kind: str, family: dict) -> None:
-        self.values = {key: value for key, value in values.items() if value is not None}
+    `layers` has a `Layer` for each, `types` their types in transformers. Formulas read
+    `first_length`, the length first trained at; `length` is the longest. Each of `ignored` is a key
+    without effect, `notes` are other sentences. UserError for what transformers refuses, and for a
+    rope_type or a type of model that is not known.
+    """
+
+    def __init__(self, config: dict) -> None:
+        values = config.get("text_config") or config
+        kind = str(values.get("model_type") or config.get("model_type"))
+        if f"{kind}_text" in FAMILIES:  # a model of text and pictures that has its text at the top
+            kind = f"{kind}_text"
         self.kind = kind
-        self.family = family
+        self.values = values
+        self.ignored = []
+        self.notes = []
+        self.family = FAMILIES.get(kind, UNKNOWN)
+        if kind not in FAMILIES:
+            self.notes.append(
+                f"type {kind:.60} is unknown: read by the rules that most types share"
+            )
+            if not any(values.get(key) for key in ROPE_KEYS):
+                raise UserError(
+                    f"type {kind:.60} is unknown, without any of {', '.join(ROPE_KEYS)}"
+                )
         # our name of each key that the family reads -> theirs
         self.names = {}
-        if "kind" not in family:
-            self.names = {key: key for key in ROPE_KEYS[: 1 if family.get("nested") else 3]}
-        for word in family.get("keys", "").split():
+        if "kind" not in self.family:
+            self.names = {key: key for key in ROPE_KEYS[: 1 if self.family.get("nested") else 3]}
+        for word in self.family.get("keys", "").split():
             ours, _, theirs = word.partition(":")
             self.names[ours] = theirs or ours
         self.n_layer = self.size("n_layer")
         self.n_head = self.size("n_head")
         self.length = self.size("length", ASSUMED_LENGTH)
         self.first_length = self.length
-        self.ignored: list[str] = []
-        self.notes: list[str] = []
+        # the size of windows: null means none, and so does a flag
+        self.window = values.get(
+            self.names.get("sliding_window"), self.family.get("sliding_window")
+        )
+        if "use_sliding_window" in self.names and not self.get("use_sliding_window"):
+            self.window = None
+        self.width_key = self.family.get("width", "head_dim")
+        self.is_latent = self.width_key == "qk_rope_head_dim"
         self.types = self.layer_types()
+        self.layers = [self.layer(number) for number in range(self.n_layer)]
+        for key, sentence in TABLE["changed"].items():
+            if values.get(key) is not None:
+                self.notes.append(f"{key}: {sentence}")
+        read = [*self.names.values(), *TABLE["sizes"]["length"], self.width_key, "qk_nope_head_dim"]
+        if self.first_length != self.length:
+            read.append(ORIGINAL)
+        self.ignored += unread(values, read)
+        if values is not config:
+            self.ignored += [f"{key} beside text_config" for key in unread(config, ())]
+        # a key counts once, in however many layers it was met
+        self.ignored = list(dict.fromkeys(self.ignored))
+        self.notes = list(dict.fromkeys(self.notes))
 
     def get(self, name, default=None):
-        """The value of a key, by our name for it; the default if the family does not read it."""
-        return self.values.get(self.names.get(name), default)
+        """The value of a key, by our name for it; the default if it is null, absent or not read."""
+        value = self.values.get(self.names.get(name))
+        return default if value is None else value
 
     def size(self, name, default=None):
         """A size of the model; the default if config.json has none, UserError without a default."""
         for key in TABLE["sizes"][name]:
-            if key in self.values:
+            if self.values.get(key) is not None:
                 return int(self.values[key])
         if default is None:
             raise UserError(f"it has none of the keys {', '.join(TABLE['sizes'][name])}")
         return default
 
-    def read(self) -> Positions:
-        """Read all layers."""
-        width_key = self.family.get("width", "head_dim")
-        layers = [self.layer(number, width_key) for number in range(self.n_layer)]
-        read = [*self.names.values(), *TABLE["sizes"]["length"], width_key, "qk_nope_head_dim"]
-        if self.first_length != self.length:
-            read.append(ORIGINAL)
-        is_latent = width_key == "qk_rope_head_dim"
-        found = Positions(self.kind, self.n_head, self.first_length, self.length, is_latent, layers)
-        found.ignored = [*dict.fromkeys(self.ignored), *unread(self.values, read)]
-        found.notes = list(dict.fromkeys(self.notes))
-        return found
-
-    def layer(self, number, width_key):
+    def layer(self, number):
         """The positions of a layer."""
         kind = self.family.get("kind", "rope")
         layer_type = self.types[number]
-        width = self.values.get(width_key) or self.size("n_embd") // self.n_head
+        width = self.values.get(self.width_key) or self.size("n_embd") // self.n_head
         if "global_head_dim" in self.names and layer_type == "full_attention":  # Gemma 4
             width = self.get("global_head_dim", 512)
             width = self.get("per_layer_config", {}).get(str(number), {}).get("head_dim", width)
@@ -155,9 +154,14 @@ class Reader:
         if kind == "t5":
             buckets = self.values.get("relative_attention_num_buckets", 32)
             farthest = self.values.get("relative_attention_max_distance", 128)
-            return Layer(f"t5(buckets={buckets}, max_distance={farthest})", "", width)
+            per_layer = ", per_layer=True" if self.kind == "umt5" else ""
+            text = f"t5(buckets={buckets}, max_distance={farthest}{per_layer})"
+            words = "no 1 / sqrt(d); in the encoder half of the buckets are for later keys"
+            return Layer(text, "", width, words)
+        if self.get("alibi"):  # Falcon divides scores and ALiBi by sqrt(d)
+            return Layer("alibi", f"slopes(scale={width**-0.5})", width)
         if kind != "rope":
-            return Layer("sinusoidal(scale=1.0)" if kind == "sinusoidal" else kind, "", width)
+            return Layer(kind, "", width)
         if self.rotates(number):
             pos, extend, words = self.rotation(number, width)
         else:
@@ -167,15 +171,14 @@ class Reader:
                 floor = int(self.get("floor_scale", 8192))
                 pos += f" + step_temperature(scale={scale}, floor={floor})"
         windowed = self.family.get("window", "")
-        size = self.get("sliding_window")
-        if "use_sliding_window" in self.names and not self.get("use_sliding_window"):
-            size = None
         if layer_type == "chunked_attention":
             pos += f" + chunks(size={self.get('attention_chunk_size', 8192)})"
-        elif size and (windowed == "a" or layer_type[0] in windowed):
-            pos += f" + window(size={size})"
+        elif self.window and (windowed == "a" or layer_type[0] in windowed):
+            pos += f" + window(size={self.window})"
+        elif layer_type == "sliding_attention" and "s" in windowed:
+            raise UserError("layer_types has sliding_attention, but there is no sliding_window")
         if layer_type == "indexed_attention":
-            words = "an indexer chooses the keys, which is not described"
+            words += "; an indexer chooses the keys, which is not described"
         return Layer(pos, extend, width, words)
 
     def layer_types(self):
@@ -190,6 +193,8 @@ class Reader:
             pattern = "f" * first + "s" * self.n_layer
         elif every:  # the last of so many layers is the other one
             pattern = pattern[0] * (every - 1) + pattern[-1]
+        if "s" in pattern and not self.window:
+            pattern = "f"
         types = types or [pattern[number % len(pattern)] for number in range(self.n_layer)]
         if len(types) != self.n_layer:
             raise UserError(f"layer_types has {len(types)} types for {self.n_layer} layers")
@@ -204,6 +209,8 @@ class Reader:
             return bool(rotates[number])
         if self.get("layer_rope_theta"):  # Granite: a base for each layer, 0 for none
             return self.get("layer_rope_theta")[number] != 0
+        if self.family.get("nope_needs_window") and not self.window:
+            nope = ""
         is_rope = self.get("position_embedding_type", "rope") == "rope"
         return is_rope and self.types[number][0] not in nope
 
@@ -281,7 +288,7 @@ class Reader:
                 self.ignored.append(f"{ORIGINAL} of the rope parameters: the top level's counts")
             ratio = self.length / self.first_length
             options.setdefault("factor", ratio)
-            if ratio not in (1.0, options["factor"]):
+            if rope_type == "yarn" and ratio not in (1.0, options["factor"]):
                 self.notes.append(
                     f"factor is {options['factor']}, max_position_embeddings / {ORIGINAL} is "
                     f"{ratio:g}: the factor counts"
@@ -301,6 +308,8 @@ class Reader:
         for key in rope.keys() - read - self.names.keys():
             self.ignored.append(f"{key} of the rope parameters, with rope_type {rope_type}")
         words = ""
+        if self.is_latent:
+            words = "latent attention: the other columns of a head never turn"
         if "llama_4_scaling_beta" in rope:
             words = "queries x (1 + llama_4_scaling_beta ln(1 + floor(i / original length)))"
         return f"{text})", extend, words

@@ -65,6 +65,14 @@ THEIRS = {
         sliding_window=7,
         rope_theta=300.0,  # of full layers alone
     ),
+    "olmo3 yarn": MANY
+    | dict(
+        num_key_value_heads=2,
+        sliding_window=4,
+        max_position_embeddings=4 * L,
+        rope_scaling={key: YARN[key] for key in YARN if key != "rope_theta"},
+    ),
+    "mistral without": dict(WIDE, num_key_value_heads=2, sliding_window=None),
     "bloom": BLOOM,
     "bloom untied": dict(BLOOM, tie_word_embeddings=False),
     "llama linear": scaled(rope_type="linear"),
@@ -76,6 +84,20 @@ THEIRS = {
     ),
     "llama yarn": scaled(),
     "llama yarn set": scaled(beta_fast=4.0, beta_slow=0.5, truncate=False),
+    "llama yarn mscale": scaled(mscale=0.707),
+    "llama yarn mscale_all_dim": scaled(mscale_all_dim=0.707),
+    "llama yarn both": scaled(mscale=0.5, mscale_all_dim=2.0),
+    "llama yarn attention": scaled(attention_factor=1.5, mscale=0.5, mscale_all_dim=2.0),
+    "llama longrope": scaled(
+        rope_type="longrope", short_factor=[1.0, 1.1, 1.2], long_factor=[1.5, 2.0, 4.0]
+    ),
+    "llama longrope attention": scaled(
+        rope_type="longrope",
+        short_factor=[1.0] * 3,
+        long_factor=[1.5, 2.0, 4.0],
+        attention_factor=1.5,
+    ),
+    "llama fraction": dict(WIDE, partial_rotary_factor=0.5),  # it has no effect
     "llama llama3": scaled(rope_type="llama3", low_freq_factor=0.5, high_freq_factor=2.0),
     "gpt_neox yarn": scaled(partial_rotary_factor=0.5) | dict(hidden_size=48),
 }
@@ -159,6 +181,7 @@ PATTERNS = {
     "cohere2": "3 * (rope(base=10000.0, layout=interleaved) + window(size=4)) | nope",
     "cohere2 types": "nope | 4 * (rope(base=500.0, layout=interleaved) + window(size=7))",
     "olmo3": "3 * (rope(base=500000.0) + window(size=4)) | rope(base=500000.0)",
+    "olmo3 yarn": "3 * (rope(base=500000.0) + window(size=4)) | rope(base=500000.0)",
     "olmo3 bases": "rope(base=300.0) | 4 * (rope(base=500000.0) + window(size=7))",
 }
 
@@ -234,21 +257,19 @@ REFUSED_THERE = [
     (dict(model_type="gpt_oss", num_local_experts=4), "of type gpt_oss; known are gpt2, gpt_neox"),
     (dict(model_type="qwen3", use_sliding_window=True), "qwen3 with use_sliding_window"),
     (dict(model_type="smollm3", use_sliding_window=True), "smollm3 with use_sliding_window"),
-    (dict(model_type="llama", layer_types=["chunked_attention"] * 2), "llama, with chunked_atten"),
     (dict(model_type="smollm3", no_rope_layers=[1]), "cannot be read here"),
-    (dict(model_type="qwen3", layer_types=["sliding_attention"] * 2), "with sliding_attention in"),
-    (
-        dict(model_type="olmo3", rope_scaling=YARN, layer_types=["full_attention"] * 2),
-        "olmo3 with rope_type yarn",
-    ),
-    (dict(model_type="olmo3", rope_parameters={"sliding_attention": YARN}), "rope_type yarn"),
+    (dict(model_type="qwen3", layer_types=["sliding_attention"] * 2), "no sliding_window"),
+    (dict(model_type="mistral", layer_types=["linear_attention"] * 2), "layers of linear_atten"),
+    (dict(rope_scaling={"type": "yarn"}), "yarn needs factor, which is missing"),
+    (dict(rope_scaling={"type": "linear"}), "linear needs factor, which is missing"),
+    (dict(rope_scaling={"type": "llama3", "factor": 2.0}), "needs low_freq_factor"),
+    (dict(rope_scaling={"type": "longrope", "factor": 2.0}), "needs short_factor"),
     (dict(model_type="olmo3", rope_parameters=[1]), "cannot be read here"),
     (dict(model_type="gpt2", scale_attn_weights=False), "gpt2 with scale_attn_weights=False"),
     (dict(hidden_act="gelu"), "activation gelu"),
     (dict(hidden_size=None), "n_embd"),
     (dict(quantization_config={"bits": 4}), "quantization_config"),
     (dict(rope_scaling={"type": "su"}), "rope_type su"),
-    (dict(rope_scaling={"type": "yarn", "factor": 2.0, "mscale_all_dim": 1}), "mscale_all_dim"),
     (dict(rope_scaling={"type": "linear", "factor": 0.5}), "factor"),
     (dict(num_hidden_layers=3), r"lacks the weight model.layers.2.* of shape \(24,\)"),
     (dict(num_hidden_layers=1), "has weights that a llama does not have: model.layers.1"),

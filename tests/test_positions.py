@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from posenc import Shape, rotate
-from runs.positions import FAMILIES, read_positions
+from runs.positions import FAMILIES, Positions
 from scheme import Scheme
 
 transformers = pytest.importorskip("transformers")
@@ -57,14 +57,12 @@ SMALL = dict(
 )
 # what a tiny model of a type needs besides, or must not be given
 CHANGES = {
-    "bamba": dict(attn_layer_indices=[2, 5], head_dim=None),
     "gemma3n_text": dict(num_kv_shared_layers=0),
     "granitemoehybrid": dict(
         position_embedding_type="rope", layer_types=["mamba", "attention"] * 3
     ),
     "lfm2_moe": dict(layer_types=["conv", "full_attention"] * 3),
     "mimo_v2_flash": dict(head_dim=24),
-    "modernbert-decoder": dict(local_attention=8, sliding_window=None),
     "olmo_hybrid": dict(layer_types=["linear_attention", "full_attention"] * 3),
     "qwen2": dict(use_sliding_window=True, max_window_layers=4),
     "qwen3": dict(use_sliding_window=True, max_window_layers=2),
@@ -78,7 +76,6 @@ LEFT_OUT = {
     "falcon": "its attention is not one that can be watched",
     "gpt2": "no rotation: tests/test_huggingface.py compares logits",
     "gpt_bigcode": "no rotation",
-    "gpt_neo": "no rotation",
     "gpt_neox_japanese": "its attention is not one that can be watched",
     "gptj": "its attention is not one that can be watched",
     "jamba": "which of its layers attend is not read from its own keys",
@@ -88,7 +85,6 @@ LEFT_OUT = {
     "opt": "no rotation",
     "t5": "no rotation: tests/test_schemes.py compares the buckets",
     "umt5": "no rotation",
-    "xglm": "no rotation",
 }
 SHORT = ["llama", "cohere2", "gemma3_text", "gemma4_text", "deepseek_v3", "gpt_oss", "llama4_text"]
 WATCHED: dict = {}
@@ -201,13 +197,13 @@ def check_type(kind, monkeypatch, tmp_path, **changes):
     settings = settings_of(kind, **changes)
     config = CONFIG_MAPPING[kind](**json.loads(json.dumps(settings)))
     turned, visible = run_watched(config, monkeypatch)
-    found = read_positions(settings | {"model_type": kind})
+    found = Positions(settings | {"model_type": kind})
     (tmp_path / "config.json").write_text(json.dumps(settings))
     if "layer_types is missing" not in "".join(found.notes):  # then it does not know
         assert_same(found, turned, visible, tmp_path)
     config.save_pretrained(tmp_path)
     saved = json.loads((tmp_path / "config.json").read_text())
-    again = read_positions(saved)
+    again = Positions(saved)
     assert_same(again, turned, visible, tmp_path)
     return found, again
 

@@ -30,4 +30,6 @@ class ExplainSettings(ModelSettings):
     """Explain a scheme or an extension for a model of this shape (block_size is L)."""
 
     pos_file: str = setting("", "your Python file of position schemes")
-    length: Tokens | None = setting(None, "test length in tokens, else 8 L")
+    length: Tokens | None = setting(
+        None, "test length in tokens, else 8 L (of a model: its longest)"
+    )

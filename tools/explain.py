@@ -3,10 +3,16 @@
     python -m tools.explain 'rope + alibi'                        a scheme
     python -m tools.explain 'yarn(factor=8)' --block_size=512     an extension, of rope or of --pos
     python -m tools.explain 'mine + rope' --pos_file=mine.py      a scheme of your own
+    python -m tools.explain FOLDER --length=131072                a model of Hugging Face
+
+FOLDER may also be a config.json, or a name such as HuggingFaceTB/SmolLM-135M: what transformers
+5.23 makes of its positions, and which keys it does not read. If there are such, the exit status
+is 1.
 
 The table has a line for each pair of columns that a rotary scheme rotates. A pair that completes a
 turn within the training length L (block_size) sees every angle in training; a slower pair reaches
-unseen angles in any longer text, unless an extension slows it down. N is --length, by default 8 L.
+unseen angles in any longer text, unless an extension slows it down. N is --length, by default 8 L,
+of a model the longest that it was trained at.
 """
 
 if __name__ == "__main__":  # --help answers before torch is imported
@@ -19,15 +25,19 @@ import inspect
 import math
 import sys
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 import pandas as pd
 import torch
 
-from configurable import configure, run_program
+from configurable import configure, read_json, run_program
+from data.download import model_folder
 from model import GPT
-from posenc import Extension, Rotary, scheme_name
+from posenc import Extension, Rotary, Shape, scheme_name
 from runs.examine import examine
+from runs.huggingface import is_huggingface
+from runs.positions import Positions, pattern_of
 from scheme import Scheme, extended_ids, find, options_of, parse
 from tools import ExplainSettings
 
@@ -58,9 +68,75 @@ def pair_table(scheme: Scheme, rotary: Rotary, length: int) -> pd.DataFrame:
     return frame.rename_axis("pair")
 
 
-def main() -> None:
-    """Describe an expression, and print the pairs of columns that it rotates."""
+def print_rotary(scheme: Scheme, length: int) -> None:
+    """Print the table of each rotary piece."""
+    for rotary in scheme.rotary:  # empty if no pairs rotate
+        frame = pair_table(scheme, rotary, length)
+        _, factor = rotary.frequencies(length, scheme.maps)
+        unseen = len(frame) - frame["all seen"].sum()
+        print(f"\n{scheme_name(rotary)} of base {rotary.base:g}, N = {length}\n")
+        print(frame.reset_index().to_string(index=False, float_format="%.3f"))
+        print(f"\n{unseen} of {len(frame)} pairs meet angles never seen\nscores x {factor**2:.4f}")
+
+
+def ranges(layers: list, wanted: object) -> str:
+    """The numbers of the layers that are as wanted, such as "0-4, 6"."""
+    parts = []
+    first = 0
+    for layer, run in groupby(layers):
+        last = first + len(list(run)) - 1
+        if layer == wanted:
+            parts.append(f"{first}-{last}" if last > first else f"{first}")
+        first = last + 1
+    return ", ".join(parts)
+
+
+def explain_model(name: str, length: int | None) -> int:
+    """Explain the positions of a config.json, or of the model of a folder or name, for texts of
+    `length` tokens, by default as long as it was trained. Returns 1 if keys have no effect, or 0.
+    """
+    path = Path(name)
+    if not path.is_file():
+        path = model_folder(name, ["config.json"]) / "config.json"
+    found = Positions(read_json(path))
+    first = found.first_length
+    print(f"{path}: of type {found.kind}, read as transformers 5.23 reads it")
+    print(f"pos     {parse(pattern_of([x.pos or 'nope' for x in found.layers])).text}")
+    print(f"extend  {parse(pattern_of([x.extend or 'none' for x in found.layers])).text}")
+    print(f"first trained at L = {first}, at most at {found.length}")
+    for key in found.ignored:
+        print(f"NOTHING READS {key}")
+    for note in found.notes:
+        print(f"note: {note}")
+    for layer in dict.fromkeys(found.layers):
+        extended = f", extended by {layer.extend}" if layer.extend else ""
+        print(f"\nlayers {ranges(found.layers, layer)}: {layer.pos or 'none'}{extended}")
+        if layer.words:
+            print(layer.words)
+        if not layer.pos:
+            continue
+        shape = Shape(found.n_head, layer.width, layer.width, first, latent=found.is_latent)
+        scheme = Scheme(layer.pos, shape, 1)
+        scheme.extend(layer.extend, path.parent)
+        for rotary in scheme.rotary:
+            pairs = [rotary.frequencies(n, scheme.maps)[0] for n in (first, first + 1, 2 * first)]
+            print(f"{2 * int((pairs[0] > 0).sum())} of {layer.width} columns turn")
+            if not pairs[0].equal(pairs[2]):
+                steps = "with every length" if not pairs[1].equal(pairs[2]) else "once"
+                print(f"past {first} tokens the frequencies change {steps}")
+        for piece in [*scheme.pieces.values(), *scheme.extensions.values()]:
+            if piece.temperature:
+                last = piece.temperature(torch.tensor([(length or found.length) - 1.0]))
+                print(f"{scheme_name(piece)}: scores x {float(last):.4f} at the last position")
+        print_rotary(scheme, length or found.length)
+    return 1 if found.ignored else 0
+
+
+def main() -> int | None:
+    """Describe an expression or a model, and print the pairs of columns that it rotates."""
     settings, words = configure(ExplainSettings, sys.argv[1:])
+    if len(words) == 1 and (Path(words[0]).exists() or is_huggingface(words[0])):
+        return explain_model(words[0], settings.length)
     pos_file = Path(settings.pos_file) if settings.pos_file else None
     if words:
         text = " ".join(words)
@@ -86,13 +162,7 @@ def main() -> None:
         print(f"\n{scheme_name(piece)}: {inspect.cleandoc(cls.__doc__ or 'no docstring')}")
         print(f"options: {', '.join(options) or 'none'}")
         print(f"parameters: {', '.join(parameters) or 'none'}")
-    for rotary in scheme.rotary:  # empty if no pairs rotate
-        frame = pair_table(scheme, rotary, length)
-        _, factor = rotary.frequencies(length, scheme.maps)
-        unseen = len(frame) - frame["all seen"].sum()
-        print(f"\n{scheme_name(rotary)} of base {rotary.base:g}, N = {length}\n")
-        print(frame.reset_index().to_string(index=False, float_format="%.3f"))
-        print(f"\n{unseen} of {len(frame)} pairs meet angles never seen\nscores x {factor**2:.4f}")
+    print_rotary(scheme, length)
 
 
 if __name__ == "__main__":
