@@ -5,8 +5,8 @@
     model = load_model("HuggingFaceTB/SmolLM-135M")  # a name, which is downloaded, or a folder
     save_model(model, "folder")                      # AutoModelForCausalLM reads it
 
-GPT-2 is `learned`, GPT-NeoX and the Llamas are `rope`, BLOOM is `alibi`. FAMILIES says what each
-calls our settings and weights; reading and writing both follow it. Positions are read by
+GPT-2 is `learned`, GPT-NeoX and the Llamas are `rope`, BLOOM is `alibi`. families.toml says what
+each calls our settings and weights; reading and writing both follow it. Positions are read by
 runs/positions.py, as transformers reads them. SmolLM3, Cohere2 and OLMo 3, patterns over layers,
 are only read. A setting or a weight that has no counterpart is refused in one sentence, never left
 out.
@@ -27,213 +27,16 @@ from configurable import GPTConfig, UserError, read_json, run_program, write_jso
 from data.download import model_folder
 from model import GPT
 from posenc import Piece
-from runs.positions import ORIGINAL, ROPE_TYPES, Positions, pattern_of
+from runs.positions import ORIGINAL, ROPE_TYPES, TABLE, Positions, pattern_of
 from scheme import all_pieces, options_of, parse
 
-# The words of each family for ours, by model_type (SmolLM and TinyLlama are of type llama):
-#   class        the class in transformers
-#   pos          our scheme, for writing
-#   options      its options that the family also has: our name -> theirs
-#   ours         settings of ours that every model of the family has
-#   activations  theirs -> our `mlp`; where several mean the same, the last one is written
-#   transposed   matrices are (in, out)
-#   by_head      the queries, keys and values of a head are stored together: (heads, 3, D)
-#   settings     our names and theirs
-#   defaults     the values of theirs that config.json may leave out
-#   layers       their name for our `h`, before the number of a layer
-#   weights      our module and theirs, or those of theirs that ours stacks
-
-
-def table(text):
-    """The lines of a table: the first word, and the words after it."""
-    return dict(line.split(maxsplit=1) for line in text.strip().splitlines())
-
-
-GELU = {"gelu_fast": "gelu", "gelu_pytorch_tanh": "gelu", "gelu_new": "gelu", "gelu": "gelu_exact"}
-LLAMA = {
-    "class": "LlamaForCausalLM",
-    "pos": "rope",
-    "options": {"base": "rope_theta"},
-    "ours": {"norm": "rmsnorm"},
-    "activations": {"swish": "swiglu", "silu": "swiglu"},
-    "layers": "model.layers",
-    "settings": table("""
-        vocab_size      vocab_size
-        n_layer         num_hidden_layers
-        n_head          num_attention_heads
-        n_embd          hidden_size
-        n_inner         intermediate_size
-        n_kv_head       num_key_value_heads
-        head_dim        head_dim
-        block_size      max_position_embeddings
-        mlp             hidden_act
-        norm_eps        rms_norm_eps
-        tie_embeddings  tie_word_embeddings
-    """),
-    "defaults": {"hidden_act": "silu", "rms_norm_eps": 1e-6},
-    "weights": table("""
-        wte         model.embed_tokens
-        ln_1        input_layernorm
-        attn.c_attn self_attn.q_proj self_attn.k_proj self_attn.v_proj
-        attn.q_norm self_attn.q_norm
-        attn.k_norm self_attn.k_norm
-        attn.c_proj self_attn.o_proj
-        ln_2        post_attention_layernorm
-        mlp.c_fc    mlp.gate_proj mlp.up_proj
-        mlp.c_proj  mlp.down_proj
-        ln_f        model.norm
-        lm_head     lm_head
-    """),
-}
-OLMO2 = {
-    **LLAMA,
-    "class": "Olmo2ForCausalLM",
-    "ours": {"norm": "rmsnorm", "norm_place": "after", "qk_norm": "all"},
-    "defaults": {"hidden_act": "silu", "rms_norm_eps": 1e-5},
-    "weights": {
-        **LLAMA["weights"],
-        "ln_1": "post_attention_layernorm",
-        "ln_2": "post_feedforward_layernorm",
-    },
-}
-FAMILIES = {
-    "gpt2": {
-        "class": "GPT2LMHeadModel",
-        "pos": "learned",
-        "options": {},
-        "ours": {},
-        "activations": GELU,
-        "layers": "transformer.h",
-        "transposed": True,
-        "settings": table("""
-            vocab_size      vocab_size
-            n_layer         n_layer
-            n_head          n_head
-            n_embd          n_embd
-            n_inner         n_inner
-            block_size      n_positions
-            mlp             activation_function
-            norm_eps        layer_norm_epsilon
-            tie_embeddings  tie_word_embeddings
-        """),
-        "defaults": {
-            "activation_function": "gelu_new",
-            "layer_norm_epsilon": 1e-5,
-            "tie_word_embeddings": True,
-        },
-        "weights": table("""
-            wte                  transformer.wte
-            pos.pieces.0_learned transformer.wpe
-            ln_1                 ln_1
-            attn.c_attn          attn.c_attn
-            attn.c_proj          attn.c_proj
-            ln_2                 ln_2
-            mlp.c_fc             mlp.c_fc
-            mlp.c_proj           mlp.c_proj
-            ln_f                 transformer.ln_f
-            lm_head              lm_head
-        """),
-    },
-    "gpt_neox": {
-        "class": "GPTNeoXForCausalLM",
-        "pos": "rope",
-        "options": {"base": "rotary_emb_base", "fraction": "rotary_pct"},
-        "ours": {},
-        "activations": GELU,
-        "layers": "gpt_neox.layers",
-        "by_head": True,
-        "settings": table("""
-            vocab_size      vocab_size
-            n_layer         num_hidden_layers
-            n_head          num_attention_heads
-            n_embd          hidden_size
-            n_inner         intermediate_size
-            block_size      max_position_embeddings
-            mlp             hidden_act
-            norm_eps        layer_norm_eps
-            tie_embeddings  tie_word_embeddings
-            parallel_blocks use_parallel_residual
-        """),
-        "defaults": {
-            "hidden_act": "gelu",
-            "layer_norm_eps": 1e-5,
-            "use_parallel_residual": True,
-        },
-        "weights": table("""
-            wte         gpt_neox.embed_in
-            ln_1        input_layernorm
-            attn.c_attn attention.query_key_value
-            attn.c_proj attention.dense
-            ln_2        post_attention_layernorm
-            mlp.c_fc    mlp.dense_h_to_4h
-            mlp.c_proj  mlp.dense_4h_to_h
-            ln_f        gpt_neox.final_layer_norm
-            lm_head     embed_out
-        """),
-    },
-    "llama": LLAMA,
-    "mistral": LLAMA,
-    "qwen2": LLAMA,
-    "qwen3": {
-        **LLAMA,
-        "class": "Qwen3ForCausalLM",
-        "ours": {"norm": "rmsnorm", "qk_norm": True},
-    },
-    "smollm3": {
-        **LLAMA,
-        "defaults": {**LLAMA["defaults"], "tie_word_embeddings": True},
-    },
-    "cohere2": {
-        **LLAMA,
-        "ours": {"parallel_blocks": True},
-        "settings": {**LLAMA["settings"], "norm_eps": "layer_norm_eps"},
-        "defaults": {
-            "hidden_act": "silu",
-            "layer_norm_eps": 1e-5,
-            "tie_word_embeddings": True,
-        },
-        "weights": {**LLAMA["weights"], "ln_2": "input_layernorm"},  # one norm for both
-    },
-    "olmo2": OLMO2,
-    "olmo3": OLMO2,
-    "bloom": {
-        "class": "BloomForCausalLM",
-        "pos": "alibi",
-        "options": {},
-        "ours": {"embedding_norm": True},
-        "activations": {"gelu": "gelu"},
-        "layers": "transformer.h",
-        "by_head": True,
-        "settings": table("""
-            vocab_size      vocab_size
-            n_layer         n_layer
-            n_head          n_head
-            n_embd          hidden_size
-            block_size      seq_length
-            mlp             activation
-            norm_eps        layer_norm_epsilon
-            tie_embeddings  tie_word_embeddings
-        """),
-        "defaults": {
-            "activation": "gelu",
-            "layer_norm_epsilon": 1e-5,
-            "seq_length": 2048,
-            "tie_word_embeddings": True,
-        },
-        "weights": table("""
-            wte         transformer.word_embeddings
-            ln_e        transformer.word_embeddings_layernorm
-            ln_1        input_layernorm
-            attn.c_attn self_attention.query_key_value
-            attn.c_proj self_attention.dense
-            ln_2        post_attention_layernorm
-            mlp.c_fc    mlp.dense_h_to_4h
-            mlp.c_proj  mlp.dense_4h_to_h
-            ln_f        transformer.ln_f
-            lm_head     lm_head
-        """),
-    },
-}
+# The families whose weights can be imported: see families.toml
+FAMILIES = {}
+for kind, family in TABLE["imports"].items():
+    source = FAMILIES.get(family.get("like"), {"ours": {}, "options": {}})
+    FAMILIES[kind] = dict(source)
+    for key, value in family.items():
+        FAMILIES[kind][key] = source.get(key, {}) | value if isinstance(value, dict) else value
 # names that a config.json may use for one of the above: BLOOM's first models
 SYNONYMS = {"n_embed": "hidden_size", "num_attention_heads": "n_head"}
 LAYER_TYPES = ("full_attention", "sliding_attention")

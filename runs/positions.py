@@ -3,7 +3,7 @@
     Positions(config).layers     our expression and extension of each layer
     Positions(config).ignored    the keys that nothing reads
 
-Imports (runs/huggingface.py) and `python -m tools.explain PATH` share this reading. positions.toml
+Imports (runs/huggingface.py) and `python -m tools.explain PATH` share this reading. families.toml
 says what each model_type takes where a config.json is silent, and which keys it reads.
 """
 
@@ -16,13 +16,26 @@ from pathlib import Path
 
 from configurable import UserError
 
-TABLE = tomllib.loads(Path(__file__).with_name("positions.toml").read_text(encoding="utf-8"))
+TABLE = tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))
 FAMILIES = TABLE["families"]
 ROPE_TYPES = TABLE["rope_types"]
 ORIGINAL = "original_max_position_embeddings"  # the length first trained at
 ROPE_KEYS = ("rope_parameters", "rope_scaling", "rope_theta")
 NO_ATTENTION = ("linear_attention", "conv", "recurrent")
 ASSUMED_LENGTH = 2048  # where a config.json has none
+# the columns that a line of families.toml leaves out
+DEFAULTS = {
+    "kind": "rope",
+    "base": 1e4,
+    "fraction": None,
+    "layout": "half",
+    "width": "head_dim",
+    "pattern": "f",
+    "nope": "",
+    "window": "",
+    "nested": False,
+    "keys": "",
+}
 # the line of a type that is not in the table
 UNKNOWN = {"fraction": 1.0, "window": "s", "keys": "layer_types sliding_window"}
 
@@ -67,7 +80,7 @@ def unread(values, read):
 
 
 class Positions:
-    """The positions of a config.json, read by the line of its model_type in positions.toml.
+    """The positions of a config.json, read by the line of its model_type in families.toml.
 
     `layers` has a `Layer` for each, `types` their types in transformers. Formulas read
     `first_length`, the length first trained at; `length` is the longest. Each of `ignored` is a key
@@ -84,7 +97,7 @@ class Positions:
         self.values = values
         self.ignored = []
         self.notes = []
-        self.family = FAMILIES.get(kind, UNKNOWN)
+        self.family = DEFAULTS | FAMILIES.get(kind, UNKNOWN)
         if kind not in FAMILIES:
             self.notes.append(
                 f"type {kind:.60} is unknown: read by the rules that most types share"
@@ -95,9 +108,10 @@ class Positions:
                 )
         # our name of each key that the family reads -> theirs
         self.names = {}
-        if "kind" not in self.family:
-            self.names = {key: key for key in ROPE_KEYS[: 1 if self.family.get("nested") else 3]}
-        for word in self.family.get("keys", "").split():
+        if self.family["kind"] == "rope":
+            keys = ROPE_KEYS[:1] if self.family["nested"] else ROPE_KEYS
+            self.names = {key: key for key in keys}
+        for word in self.family["keys"].split():
             ours, _, theirs = word.partition(":")
             self.names[ours] = theirs or ours
         self.n_layer = self.size("n_layer")
@@ -110,7 +124,7 @@ class Positions:
         )
         if "use_sliding_window" in self.names and not self.get("use_sliding_window"):
             self.window = None
-        self.width_key = self.family.get("width", "head_dim")
+        self.width_key = self.family["width"]
         self.is_latent = self.width_key == "qk_rope_head_dim"
         self.types = self.layer_types()
         self.layers = [self.layer(number) for number in range(self.n_layer)]
@@ -143,7 +157,7 @@ class Positions:
 
     def layer(self, number):
         """The positions of a layer."""
-        kind = self.family.get("kind", "rope")
+        kind = self.family["kind"]
         layer_type = self.types[number]
         width = self.values.get(self.width_key) or self.size("n_embd") // self.n_head
         if "global_head_dim" in self.names and layer_type == "full_attention":  # Gemma 4
@@ -170,7 +184,7 @@ class Positions:
                 scale = self.get("attn_scale", 0.1)  # Llama 4
                 floor = int(self.get("floor_scale", 8192))
                 pos += f" + step_temperature(scale={scale}, floor={floor})"
-        windowed = self.family.get("window", "")
+        windowed = self.family["window"]
         if layer_type == "chunked_attention":
             pos += f" + chunks(size={self.get('attention_chunk_size', 8192)})"
         elif self.window and (windowed == "a" or layer_type[0] in windowed):
@@ -184,9 +198,9 @@ class Positions:
     def layer_types(self):
         """The type of each layer, as in transformers' `layer_types`."""
         types = self.get("layer_types")
-        pattern = self.family.get("pattern", "f")
+        pattern = self.family["pattern"]
         every = self.get("every")
-        if "layer_types" in self.names and not types and "pattern" not in self.family:
+        if "layer_types" in self.names and not types and pattern == "f":
             self.notes.append("layer_types is missing: all layers are taken for full attention")
         if pattern == "max_window_layers":  # the first layer with a window
             first = self.get("max_window_layers", 28)
@@ -202,7 +216,7 @@ class Positions:
 
     def rotates(self, number):
         """Whether a layer rotates queries and keys."""
-        nope = self.family.get("nope", "")
+        nope = self.family["nope"]
         if nope == "no_rope_layers":  # misnamed: 1 means that the layer rotates
             every = self.get("no_rope_layer_interval", 4)
             rotates = self.get("no_rope_layers") or ([1] * (every - 1) + [0]) * self.n_layer
@@ -228,10 +242,10 @@ class Positions:
             if scaling and self.get("rope_parameters", scaling) != scaling:
                 self.ignored.append("rope_parameters: rope_scaling replaces it as a whole")
             rope = scaling or parameters
-            if family.get("nested") or layer_type in rope:  # a table for each type
+            if family["nested"] or layer_type in rope:  # a table for each type
                 rope = rope.get(layer_type) or {}
         base = self.get("rope_theta")
-        default = family.get("base", 1e4)
+        default = family["base"]
         if layer_type == "sliding_attention" and "local_base" in family:
             base = self.get("rope_local_base_freq")
             default = family["local_base"]
@@ -268,12 +282,12 @@ class Positions:
         fraction = rope.get("partial_rotary_factor", self.get("partial_rotary_factor"))
         if self.get("rotary_dim"):
             fraction = fraction or self.get("rotary_dim") / width
-        if "fraction" in family or rope_type != "default" or self.get("rotary_dim"):
+        if family["fraction"] or rope_type != "default" or self.get("rotary_dim"):
             read.add("partial_rotary_factor")
-            fraction = fraction or family.get("fraction", 1.0)
+            fraction = fraction or family["fraction"] or 1.0
             name = "p" if rope_type == "proportional" else "fraction"
             text += f", {name}={fraction}" if fraction != 1.0 else ""
-        if family.get("layout") and self.get("rope_interleave", True):
+        if family["layout"] != "half" and self.get("rope_interleave", True):
             text += f", layout={family['layout']}"
 
         # the extension

@@ -253,8 +253,8 @@ def test_what_no_family_can_be_is_one_sentence_and_nothing_is_written(settings, 
 
 
 REFUSED_THERE = [
-    (dict(model_type="falcon"), "of type falcon; known are gpt2, gpt_neox, llama"),
-    (dict(model_type="gpt_oss", num_local_experts=4), "of type gpt_oss; known are gpt2, gpt_neox"),
+    (dict(model_type="falcon"), "of type falcon; known are llama, mistral"),
+    (dict(model_type="gpt_oss", num_local_experts=4), "of type gpt_oss; known are llama, mistral"),
     (dict(model_type="qwen3", use_sliding_window=True), "qwen3 with use_sliding_window"),
     (dict(model_type="smollm3", use_sliding_window=True), "smollm3 with use_sliding_window"),
     (dict(model_type="smollm3", no_rope_layers=[1]), "cannot be read here"),
