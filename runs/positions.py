@@ -23,21 +23,6 @@ ORIGINAL = "original_max_position_embeddings"  # the length first trained at
 ROPE_KEYS = ("rope_parameters", "rope_scaling", "rope_theta")
 NO_ATTENTION = ("linear_attention", "conv", "recurrent")
 ASSUMED_LENGTH = 2048  # where a config.json has none
-# the columns that a line of families.toml leaves out
-DEFAULTS = {
-    "kind": "rope",
-    "base": 1e4,
-    "fraction": None,
-    "layout": "half",
-    "width": "head_dim",
-    "pattern": "f",
-    "nope": "",
-    "window": "",
-    "nested": False,
-    "keys": "",
-}
-# the line of a type that is not in the table
-UNKNOWN = {"fraction": 1.0, "window": "s", "keys": "layer_types sliding_window"}
 
 
 @dataclass(frozen=True)
@@ -97,7 +82,7 @@ class Positions:
         self.values = values
         self.ignored = []
         self.notes = []
-        self.family = DEFAULTS | FAMILIES.get(kind, UNKNOWN)
+        self.family = TABLE["default"] | FAMILIES.get(kind, TABLE["unknown"])
         if kind not in FAMILIES:
             self.notes.append(
                 f"type {kind:.60} is unknown: read by the rules that most types share"
@@ -170,16 +155,16 @@ class Positions:
             farthest = self.values.get("relative_attention_max_distance", 128)
             per_layer = ", per_layer=True" if self.kind == "umt5" else ""
             text = f"t5(buckets={buckets}, max_distance={farthest}{per_layer})"
-            words = "no 1 / sqrt(d); in the encoder half of the buckets are for later keys"
-            return Layer(text, "", width, words)
+            return Layer(text, "", width, self.family["words"])
         if self.get("alibi"):  # Falcon divides scores and ALiBi by sqrt(d)
             return Layer("alibi", f"slopes(scale={width**-0.5})", width)
         if kind != "rope":
             return Layer(kind, "", width)
         if self.rotates(number):
-            pos, extend, words = self.rotation(number, width)
+            pos, extend = self.rotation(number, width)
         else:
-            pos, extend, words = "nope", "", ""
+            pos = "nope"
+            extend = ""
             if self.get("attn_temperature_tuning", "attn_temperature_tuning" in self.names):
                 scale = self.get("attn_scale", 0.1)  # Llama 4
                 floor = int(self.get("floor_scale", 8192))
@@ -191,9 +176,7 @@ class Positions:
             pos += f" + window(size={self.window})"
         elif layer_type == "sliding_attention" and "s" in windowed:
             raise UserError("layer_types has sliding_attention, but there is no sliding_window")
-        if layer_type == "indexed_attention":
-            words += "; an indexer chooses the keys, which is not described"
-        return Layer(pos, extend, width, words)
+        return Layer(pos, extend, width, self.family["words"])
 
     def layer_types(self):
         """The type of each layer, as in transformers' `layer_types`."""
@@ -259,7 +242,7 @@ class Positions:
         return rope | {"rope_theta": float(base)}
 
     def rotation(self, number, width):
-        """The scheme and the extension of a layer that rotates, and words for the rest."""
+        """The scheme and the extension of a layer that rotates."""
         family = self.family
         rope = self.rope_of(number)
         rope_type = rope.get("rope_type") or rope.get("type") or "default"
@@ -268,14 +251,12 @@ class Positions:
         if rope_type not in ROPE_TYPES:
             raise UserError(f"rope_type {rope_type} is none of {', '.join(ROPE_TYPES)}")
         row = ROPE_TYPES[rope_type]
-        lists = ["short_factor", "long_factor"] if rope_type == "longrope" else []
-        for key in [*row["required"].values(), *lists]:
+        for key in row["required"]:
             if key not in rope:
                 raise UserError(
                     f"rope_type {rope_type} needs {key}, which is missing: transformers refuses it"
                 )
-        read = {"rope_type", "type", "rope_theta", *row["required"].values(), *lists}
-        read.update(row["optional"].values())
+        read = {"rope_type", "type", "rope_theta", *row["reads"]}
 
         # the scheme
         text = f"rope(base={rope['rope_theta']}"
@@ -292,11 +273,10 @@ class Positions:
 
         # the extension
         options = {}
-        for ours, theirs in (row["required"] | row["optional"]).items():
-            if theirs in rope:
+        for ours, theirs in TABLE["options"].items():
+            if theirs in rope and theirs in read:
                 options[ours] = rope[theirs]
-        if "original" in row:
-            read.add(ORIGINAL)
+        if ORIGINAL in read:
             self.first_length = self.values.get(ORIGINAL) or rope.get(ORIGINAL) or self.length
             if rope.get(ORIGINAL, self.first_length) != self.first_length:
                 self.ignored.append(f"{ORIGINAL} of the rope parameters: the top level's counts")
@@ -321,9 +301,4 @@ class Positions:
             extend = ""
         for key in rope.keys() - read - self.names.keys():
             self.ignored.append(f"{key} of the rope parameters, with rope_type {rope_type}")
-        words = ""
-        if self.is_latent:
-            words = "latent attention: the other columns of a head never turn"
-        if "llama_4_scaling_beta" in rope:
-            words = "queries x (1 + llama_4_scaling_beta ln(1 + floor(i / original length)))"
-        return f"{text})", extend, words
+        return f"{text})", extend

@@ -25,7 +25,6 @@ import inspect
 import math
 import sys
 from dataclasses import replace
-from itertools import groupby
 from pathlib import Path
 
 import pandas as pd
@@ -79,18 +78,6 @@ def print_rotary(scheme: Scheme, length: int) -> None:
         print(f"\n{unseen} of {len(frame)} pairs meet angles never seen\nscores x {factor**2:.4f}")
 
 
-def ranges(layers: list, wanted: object) -> str:
-    """The numbers of the layers that are as wanted, such as "0-4, 6"."""
-    parts = []
-    first = 0
-    for layer, run in groupby(layers):
-        last = first + len(list(run)) - 1
-        if layer == wanted:
-            parts.append(f"{first}-{last}" if last > first else f"{first}")
-        first = last + 1
-    return ", ".join(parts)
-
-
 def explain_model(name: str, length: int | None) -> int:
     """Explain the positions of a config.json, or of the model of a folder or name, for texts of
     `length` tokens, by default as long as it was trained. Returns 1 if keys have no effect, or 0.
@@ -110,7 +97,8 @@ def explain_model(name: str, length: int | None) -> int:
         print(f"note: {note}")
     for layer in dict.fromkeys(found.layers):
         extended = f", extended by {layer.extend}" if layer.extend else ""
-        print(f"\nlayers {ranges(found.layers, layer)}: {layer.pos or 'none'}{extended}")
+        print(f"\nlayer {found.layers.index(layer)} and {found.layers.count(layer) - 1} like it:")
+        print(f"{layer.pos or 'none'}{extended}")
         if layer.words:
             print(layer.words)
         if not layer.pos:
