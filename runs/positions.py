@@ -116,12 +116,13 @@ class Positions:
         for key, sentence in TABLE["changed"].items():
             if values.get(key) is not None:
                 self.notes.append(f"{key}: {sentence}")
-        read = [*self.names.values(), *TABLE["sizes"]["length"], self.width_key, "qk_nope_head_dim"]
+        lengths = TABLE["sizes"]["length"]
+        read = [*self.names.values(), *lengths, self.width_key, "qk_nope_head_dim"]
         if self.first_length != self.length:
             read.append(ORIGINAL)
         self.ignored += unread(values, read)
         if values is not config:
-            self.ignored += [f"{key} beside text_config" for key in unread(config, ())]
+            self.ignored += [f"{key} beside text_config" for key in unread(config, lengths)]
         # a key counts once, in however many layers it was met
         self.ignored = list(dict.fromkeys(self.ignored))
         self.notes = list(dict.fromkeys(self.notes))

@@ -1,5 +1,6 @@
 """python -m tools.explain: the map of layers, the options, and the table against formulas by hand."""
 
+import json
 import math
 import sys
 
@@ -97,3 +98,41 @@ def test_a_scheme_of_ones_own_is_examined_and_explained(monkeypatch, capsys, tmp
     )
     text = explained(monkeypatch, capsys, "root", f"--pos_file={path}")
     assert "checked: causal" in text and "score -= sqrt(distance)" in text
+
+
+GEMMA = dict(
+    model_type="gemma3_text",
+    num_hidden_layers=12,
+    num_attention_heads=4,
+    hidden_size=64,
+    head_dim=16,
+    sliding_window=512,
+    max_position_embeddings=4096,
+    rope_scaling=dict(rope_type="linear", factor=8.0),
+)
+
+
+def test_a_model_is_explained_layer_by_layer(monkeypatch, capsys, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(GEMMA))
+    for word in (str(tmp_path), str(path)):
+        monkeypatch.setattr(sys, "argv", ["explain", word, "--length=8192"])
+        assert explain.main() == 0
+        text = capsys.readouterr().out
+        assert "pos     5 * (rope(base=10000.0) + window(size=512)) | rope(base=1000000.0)" in text
+        assert "extend  5 * none | pi(factor=8.0)" in text
+        assert "layer 0 and 9 like it:" in text and "layer 5 and 1 like it:" in text
+        assert "16 of 16 columns turn" in text and "N = 8192" in text
+        assert "NOTHING READS" not in text
+
+
+def test_a_model_with_a_key_that_nothing_reads_is_an_error(monkeypatch, capsys, tmp_path):
+    scaling = dict(rope_type="dynamic", factor=2.0)
+    config = GEMMA | dict(model_type="glm", rope_scaling=scaling, rope_thetha=1.0)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr(sys, "argv", ["explain", str(tmp_path)])
+    assert explain.main() == 1
+    text = capsys.readouterr().out
+    assert "NOTHING READS rope_thetha: did you mean rope_theta?" in text
+    assert "NOTHING READS sliding_window" in text
+    assert "8 of 16 columns turn" in text and "the frequencies change with every length" in text

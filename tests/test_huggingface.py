@@ -353,3 +353,53 @@ def test_a_name_is_downloaded(monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
     with pytest.raises(UserError, match="some/model is neither a folder nor a model .We couldn't"):
         load_model("some/model")
+
+
+@pytest.mark.parametrize(
+    "settings, first",
+    [
+        (dict(**BLOCK), 4 * L),  # rope has no place for the first length
+        (dict(**BLOCK, extend="yarn(factor=4)"), L),
+        (dict(**BLOCK, extend="yarn(factor=4, attention_factor=1.25)"), L),
+        (dict(**BLOCK, extend="llama3(factor=4)"), L),
+        (dict(**BLOCK, extend="pi(factor=4)"), 4 * L),
+        (dict(pos="alibi", embedding_norm=True), 4 * L),
+    ],
+)
+def test_a_fine_tuned_model_takes_along_how_long_it_was_trained(settings, first, tmp_path):
+    ours = ours_of(**settings)
+    config = save_model(ours, tmp_path / "model", trained_length=4 * L)
+    length = config.get("max_position_embeddings") or config["seq_length"]
+    assert length == huggingface.trained_length(tmp_path / "model") == 4 * L
+    again = load_model(tmp_path / "model")
+    assert again.config.block_size == first
+    idx = tokens(4 * L)
+    torch.testing.assert_close(again(idx, idx)[0], ours(idx, idx)[0], rtol=0, atol=1e-5)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()
+    assert_equal_logits(ours, theirs, [L, 4 * L])
+
+
+def test_dynamic_ntk_has_one_length_only(tmp_path):
+    ours = ours_of(**BLOCK, extend="dynamic_ntk(factor=2)")
+    with pytest.raises(UserError, match="block_size=48, not 12"):
+        save_model(ours, tmp_path / "model", trained_length=4 * L)
+
+
+def test_an_imported_model_is_tested_at_the_longest_length_it_was_trained_at(tmp_path, monkeypatch):
+    about = {"tokenizer": "bytes", "source": "x", "rule": "y"}
+    ids = np.arange(8000) % 43
+    data.write_corpus(tmp_path / "mine", {"train": [ids], "val": [ids]}, **about)
+    monkeypatch.setattr(data.load, "__defaults__", (tmp_path,))
+    save_model(ours_of(256, **BLOCK, extend="yarn(factor=4)"), tmp_path / "model", None, 4 * L)
+    run = open_model(str(tmp_path / "model"), EvaluateSettings(dataset="mine", device="cpu"))
+    assert run.settings.block_size == 4 * L and run.model.config.block_size == L
+    assert run.config["train_lengths"] == [L, 4 * L]
+
+
+def test_a_key_that_nothing_reads_is_said_when_a_model_is_imported(tmp_path, capsys):
+    theirs = theirs_of("llama fraction")
+    theirs.save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"rope_thetha": 1e6}))
+    assert_equal_logits(load_model(tmp_path), theirs, [3 * L])
+    assert "nothing reads rope_thetha: did you mean rope_theta?" in capsys.readouterr().err

@@ -13,6 +13,7 @@ import sys
 import pytest
 import torch
 
+from configurable import UserError
 from posenc import Shape, rotate
 from runs.positions import FAMILIES, Positions
 from scheme import Scheme
@@ -251,3 +252,125 @@ SCALED["longrope attention"] = SCALED["longrope"] | dict(attention_factor=1.5)
 def test_scaling_is_read_as_by_transformers(name, key, monkeypatch, tmp_path):
     scaling = SCALED[name] | ({"rope_theta": 500.0} if key == "rope_parameters" else {})
     check_type("llama", monkeypatch, tmp_path, **{key: scaling})
+
+
+@pytest.mark.parametrize("mscale_all_dim, root", [(1.0, 1.3688879), (0.707, 1.2608038)])
+def test_latent_attention_has_deepseeks_factor_of_all_scores(
+    mscale_all_dim, root, monkeypatch, tmp_path
+):
+    scaling = dict(rope_type="yarn", factor=40.0, mscale=1.0, mscale_all_dim=mscale_all_dim)
+    found, _ = check_type("deepseek_v3", monkeypatch, tmp_path, rope_scaling=scaling)
+    theirs = WATCHED["scaling"] * (SMALL["qk_nope_head_dim"] + SMALL["qk_rope_head_dim"]) ** 0.5
+    layer = found.layers[0]
+    assert found.is_latent and layer.width == 8
+    scheme = Scheme(layer.pos, Shape(4, 8, 64, found.first_length, latent=True), 1)
+    scheme.extend(layer.extend)
+    (yarn,) = scheme.extensions.values()
+    ours = yarn.temperature(torch.arange(T).double())
+    torch.testing.assert_close(ours, torch.full((T,), theirs, dtype=torch.float64))
+    assert theirs == pytest.approx(root**2, rel=1e-6)  # 1.8739, 1.5896
+    whole_heads = Scheme(layer.pos, Shape(4, 8, 64, found.first_length), 1)
+    whole_heads.extend(layer.extend)
+    (yarn,) = whole_heads.extensions.values()
+    assert yarn.temperature is None
+    with pytest.raises(UserError, match="needs a fixed factor"):
+        scheme.extend("yarn(mscale_all_dim=1.0)")
+
+
+LLAMA = dict(
+    model_type="llama",
+    num_hidden_layers=4,
+    num_attention_heads=4,
+    hidden_size=64,
+    max_position_embeddings=L,
+)
+ROPE = dict(rope_type="default", rope_theta=500.0)
+YARN = dict(rope_type="yarn", factor=4.0)
+IGNORED = [
+    (dict(rope_thetha=500.0), ["rope_thetha: did you mean rope_theta?"]),
+    (dict(partial_rotary_factor=0.5), ["partial_rotary_factor"]),
+    (dict(rotary_pct=0.5), ["rotary_pct"]),
+    (dict(sliding_window=4, max_window_layers=2), ["sliding_window", "max_window_layers"]),
+    (dict(sliding_window=None, use_sliding_window=False), []),
+    (dict(rope_theta=1e6, rope_parameters=ROPE), ["rope_theta=1000000.0 at the top level: that"]),
+    (dict(rope_theta=500.0, rope_parameters=ROPE), []),
+    (dict(rope_scaling=YARN, rope_parameters=ROPE), ["rope_parameters: rope_scaling replaces it"]),
+    (dict(rope_scaling=YARN | dict(mscale=0.7)), ["mscale of the rope parameters"]),
+    (dict(rope_scaling=YARN | dict(bata_fast=8)), ["bata_fast of the rope parameters"]),
+    (dict(rope_scaling=dict(type="linear", factor=2.0)), []),
+    (
+        dict(rope_scaling=dict(type="dynamic", factor=2.0, original_max_position_embeddings=8)),
+        ["original_max_position_embeddings of the rope parameters, with rope_type dynamic"],
+    ),
+    (
+        dict(
+            original_max_position_embeddings=16,
+            rope_scaling=YARN | dict(original_max_position_embeddings=8),
+        ),
+        ["original_max_position_embeddings of the rope parameters: the top level's counts"],
+    ),
+    (dict(model_type="gpt_neox", rope_theta=5e4), ["rope_theta"]),
+    (dict(model_type="gpt_neox", rotary_emb_base=5e4, rotary_pct=0.5), []),
+    (
+        dict(
+            model_type="gemma3", rope_theta=1e6, text_config=LLAMA | dict(model_type="gemma3_text")
+        ),
+        ["rope_theta beside text_config"],
+    ),
+]
+
+
+@pytest.mark.parametrize("changes, ignored", IGNORED)
+def test_keys_without_effect_are_named(changes, ignored):
+    found = Positions(LLAMA | changes)
+    assert len(found.ignored) == len(ignored), found.ignored
+    for key, start in zip(found.ignored, ignored, strict=True):
+        assert key.startswith(start)
+
+
+@pytest.mark.parametrize(
+    "changes, ignored", [case for case in IGNORED if "text_config" not in case[0]]
+)
+def test_what_is_called_ignored_has_no_effect_there(changes, ignored, monkeypatch, tmp_path):
+    """The model of transformers is the same without it; where another value wins, with that."""
+    settings = {**settings_of(changes.get("model_type", "llama")), **changes}
+    kind = settings.pop("model_type", "llama")
+    config = CONFIG_MAPPING[kind](**json.loads(json.dumps(settings)))
+    turned, visible = run_watched(config, monkeypatch)
+    assert_same(Positions(settings | {"model_type": kind}), turned, visible)
+
+
+REFUSED = [
+    (dict(rope_scaling=dict(rope_type="yarn")), "needs factor, which is missing"),
+    (dict(rope_scaling=dict(rope_type="llama3", factor=2.0)), "needs low_freq_factor"),
+    (dict(rope_scaling=dict(rope_type="su")), "rope_type su is none of default, linear"),
+    (dict(model_type="new"), "type new is unknown, without any of rope_parameters"),
+    (dict(num_hidden_layers=None), "none of the keys num_hidden_layers"),
+    (dict(model_type="qwen3", layer_types=["full_attention"]), "1 types for 4 layers"),
+]
+
+
+@pytest.mark.parametrize("changes, sentence", REFUSED)
+def test_what_is_refused(changes, sentence):
+    with pytest.raises(UserError, match=sentence):
+        Positions(LLAMA | changes)
+
+
+def test_an_unknown_type_is_read_by_the_common_rules_and_says_so():
+    found = Positions(LLAMA | dict(model_type="new", rope_theta=500.0))
+    assert found.layers[0].pos == "rope(base=500.0)"
+    assert "type new is unknown" in found.notes[0]
+
+
+def test_null_switches_windows_off_and_a_missing_key_takes_the_default():
+    mistral = LLAMA | dict(model_type="mistral")
+    assert Positions(mistral).layers[0].pos == "rope(base=10000.0) + window(size=4096)"
+    assert Positions(mistral | dict(sliding_window=None)).layers[0].pos == "rope(base=10000.0)"
+
+
+def test_an_exaone_without_windows_rotates_in_all_layers(monkeypatch, tmp_path):
+    settings = settings_of("exaone4", layer_types=["full_attention"] * 6) | dict(
+        sliding_window=None
+    )
+    turned, visible = run_watched(CONFIG_MAPPING["exaone4"](**settings), monkeypatch)
+    assert_same(Positions(settings | {"model_type": "exaone4"}), turned, visible)
