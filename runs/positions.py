@@ -22,6 +22,7 @@ ROPE_TYPES = TABLE["rope_types"]
 ORIGINAL = "original_max_position_embeddings"  # the length first trained at
 ROPE_KEYS = ("rope_parameters", "rope_scaling", "rope_theta")
 NO_ATTENTION = ("linear_attention", "conv", "recurrent")
+SIZES = ("n_layer", "n_head", "n_embd", "length", "width")
 ASSUMED_LENGTH = 2048  # where a config.json has none
 
 
@@ -99,9 +100,11 @@ class Positions:
         for word in self.family["keys"].split():
             ours, _, theirs = word.partition(":")
             self.names[ours] = theirs or ours
+        sizes = TABLE["class_sizes"].get(kind, [])
+        self.class_sizes = dict(zip(SIZES, sizes, strict=False))
         self.n_layer = self.size("n_layer")
         self.n_head = self.size("n_head")
-        self.length = self.size("length", ASSUMED_LENGTH)
+        self.length = self.size("length")
         self.first_length = self.length
         # the size of windows: null means none, and so does a flag
         self.window = values.get(
@@ -132,20 +135,25 @@ class Positions:
         value = self.values.get(self.names.get(name))
         return default if value is None else value
 
-    def size(self, name, default=None):
-        """A size of the model; the default if config.json has none, UserError without a default."""
+    def size(self, name):
+        """A size of the model: of config.json, or of the class; UserError if there is neither."""
         for key in TABLE["sizes"][name]:
             if self.values.get(key) is not None:
                 return int(self.values[key])
-        if default is None:
+        default = self.class_sizes.get(name)
+        if name == "length" and not default:
+            default = ASSUMED_LENGTH
+        if not default:
             raise UserError(f"it has none of the keys {', '.join(TABLE['sizes'][name])}")
+        self.notes.append(f"{TABLE['sizes'][name][0]} is missing: taken for {default}")
         return default
 
     def layer(self, number):
         """The positions of a layer."""
         kind = self.family["kind"]
         layer_type = self.types[number]
-        width = self.values.get(self.width_key) or self.size("n_embd") // self.n_head
+        width = self.values.get(self.width_key) or self.class_sizes.get("width")
+        width = width or self.size("n_embd") // self.n_head
         if "global_head_dim" in self.names and layer_type == "full_attention":  # Gemma 4
             width = self.get("global_head_dim", 512)
             width = self.get("per_layer_config", {}).get(str(number), {}).get("head_dim", width)
@@ -249,6 +257,9 @@ class Positions:
         rope_type = rope.get("rope_type") or rope.get("type") or "default"
         if self.kind.startswith("phi3") and rope_type in ("su", "yarn"):
             rope_type = "longrope"
+        if rope_type == "dynamic" and "alpha" in self.names and rope.get("alpha"):
+            rope_type = "ntk_alpha"  # Hunyuan
+            rope["factor"] = rope["alpha"]
         if rope_type not in ROPE_TYPES:
             raise UserError(f"rope_type {rope_type} is none of {', '.join(ROPE_TYPES)}")
         row = ROPE_TYPES[rope_type]

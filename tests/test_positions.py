@@ -345,7 +345,7 @@ REFUSED = [
     (dict(rope_scaling=dict(rope_type="llama3", factor=2.0)), "needs low_freq_factor"),
     (dict(rope_scaling=dict(rope_type="su")), "rope_type su is none of default, linear"),
     (dict(model_type="new"), "type new is unknown, without any of rope_parameters"),
-    (dict(num_hidden_layers=None), "none of the keys num_hidden_layers"),
+    (dict(model_type="new", rope_theta=1e4, hidden_size=None), "none of the keys hidden_size"),
     (dict(model_type="qwen3", layer_types=["full_attention"]), "1 types for 4 layers"),
 ]
 
@@ -360,6 +360,21 @@ def test_an_unknown_type_is_read_by_the_common_rules_and_says_so():
     found = Positions(LLAMA | dict(model_type="new", rope_theta=500.0))
     assert found.layers[0].pos == "rope(base=500.0)"
     assert "type new is unknown" in found.notes[0]
+
+
+def test_sizes_that_are_left_out_are_those_of_the_class():
+    sparse = dict(model_type="gemma3_text", num_hidden_layers=6, hidden_size=2560)
+    found = Positions(dict(model_type="gemma3", text_config=sparse))
+    config = CONFIG_MAPPING["gemma3_text"](**sparse)
+    assert (found.n_head, found.length) == (8, 131072)
+    assert found.n_head == config.num_attention_heads and found.layers[0].width == config.head_dim
+    assert found.length == config.max_position_embeddings and "is missing" in found.notes[0]
+
+
+def test_hunyuans_dynamic_has_a_fixed_factor(monkeypatch, tmp_path):
+    scaling = dict(rope_type="dynamic", factor=1.0, alpha=50.0)
+    found, _ = check_type("hunyuan_v1_dense", monkeypatch, tmp_path, rope_scaling=scaling)
+    assert found.layers[0].extend == "ntk(factor=50.0)"
 
 
 def test_null_switches_windows_off_and_a_missing_key_takes_the_default():
