@@ -62,6 +62,7 @@ CHANGES = {
     "granitemoehybrid": dict(
         position_embedding_type="rope", layer_types=["mamba", "attention"] * 3
     ),
+    "jetmoe": dict(head_dim=None, kv_channels=16),
     "lfm2_moe": dict(layer_types=["conv", "full_attention"] * 3),
     "mimo_v2_flash": dict(head_dim=24),
     "olmo_hybrid": dict(layer_types=["linear_attention", "full_attention"] * 3),
