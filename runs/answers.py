@@ -57,7 +57,7 @@ def read(tester: Any, tokens: np.ndarray, targets: np.ndarray) -> tuple[np.ndarr
     size = max(1, BATCH_TOKENS // targets.shape[1])  # rows of a batch
     for first in range(size * processes.rank, len(tokens), size * processes.size):
         batch = slice(first, first + size)
-        idx = torch.from_numpy(tokens[batch, :-1].astype(np.int64)).to(compute.device)
+        idx = tester.begin(tokens[batch, :-1])
         asked = torch.from_numpy(targets[batch]).to(compute.device)
         with autocast(compute):
             losses, hits = tester.model.answers(idx, asked)

@@ -62,6 +62,7 @@ class Run:
     `settings` are final: the scheme in canonical form, the size that of the model. `config` is the
     content of config.json. `step` is the number of steps taken, `digest` that in the name
     of the file that the weights come from, `saved` the content of that file if training resumes.
+    `first_token` begins every window in a test of a pretrained model whose tokenizer adds one.
     """
 
     folder: Path
@@ -72,6 +73,7 @@ class Run:
     step: int = 0
     digest: str = ""
     saved: dict | None = None
+    first_token: int | None = None
 
     def __repr__(self) -> str:
         s = self.settings
@@ -498,15 +500,19 @@ def load_run(
 
 def open_model(name: str, settings: Any) -> Run:
     """Load a model to test by its name on the command line: a run folder, or a Hugging Face folder
-    or name. Of `settings`, device, dtype, dataset and pos_file are used.
+    or name. Of `settings`, device, dtype, dataset, pos_file and first_token are used.
     """
     if not is_huggingface(name):
         return load_run(name, settings.device, settings.dtype, settings.pos_file)
     if not settings.dataset:
         raise UserError(f"{name} is a Hugging Face model: name a corpus of its tokens by --dataset")
-    check_tokenizer(name, data.load(settings.dataset))
+    first_token = check_tokenizer(name, data.load(settings.dataset))
     model = load_model(name)
     digest = hashlib.sha256()
+    if not settings.first_token:
+        first_token = None
+    elif first_token is not None:
+        digest.update(b"%d" % first_token)  # measured as another model
     for weight in model.state_dict().values():
         digest.update(weight.contiguous().view(torch.uint8).numpy())
     checkpoint = digest.hexdigest()[:16]
@@ -517,7 +523,7 @@ def open_model(name: str, settings: Any) -> Run:
     config = {"dtype": compute.dtype_name, "train_lengths": [s.block_size]}
     folder = Path("out", "tests", f"{Path(name).resolve().name}-{checkpoint[:10]}")
     model = model.to(compute.device).eval()
-    return Run(folder, s, model, compute, config, digest=checkpoint)
+    return Run(folder, s, model, compute, config, digest=checkpoint, first_token=first_token)
 
 
 def run_corpus(run: Run, dataset: str = "") -> data.Corpus:
