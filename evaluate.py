@@ -451,15 +451,10 @@ def target_fields(
 
 
 def mean_fields(sums: np.ndarray, counts: np.ndarray, text_nats: float, n_bytes: int) -> dict:
-    """The mean loss and its errors, from the summed nats and the number of targets of each block,
-    both (blocks,).
+    """The mean loss and its errors: see `answers.loss_fields`.
 
     Bits per byte are those of the targets that stand for text: `text_nats` in `n_bytes`. End tokens
     are left out of both.
-
-    `block_nats` are the means of the blocks if all have the same number of targets. Else they are
-    the linearised ratio estimator (delta method): their mean is the mean over targets, and their
-    standard error that of a ratio. As they are linear in nats, differences can be paired.
 
     If the loss is not finite, it is None and there is a reason.
     """
@@ -467,17 +462,10 @@ def mean_fields(sums: np.ndarray, counts: np.ndarray, text_nats: float, n_bytes:
     if lost:  # what the test found, and no error
         reason = f"diverged: the loss is not finite in {lost} of {len(sums)} blocks"
         return {"nats": None, "diverged": True, "reason": reason}
-    tokens = int(counts.sum())
-    mean = float(sums.sum() / tokens)
-    share = counts * len(sums) / tokens  # of all targets; 1 on average
-    means = sums * len(sums) / tokens + mean * (1 - share)
-    blocks = [float(f"{x:.7g}") for x in means]  # 7 digits, so that files stay small
-    return {
-        "tokens": tokens,
-        "nats": mean,
-        "stderr": answers.standard_error(blocks),
+    fields = answers.loss_fields(sums, counts)
+    mean = fields["nats"]
+    return fields | {
         "stderr_vs_L": None,
-        "block_nats": blocks,
         "perplexity": math.exp(mean) if mean < 700 else None,
         "bits_per_byte": float(text_nats / math.log(2) / n_bytes) if n_bytes else None,
     }
@@ -660,7 +648,7 @@ def main() -> None:
     advice = "lower eval_lengths, or leave the longest out"
     with redirect_stdout(progress), device.memory_advice(advice):
         for folder in named_folders(words):
-            run = open_model(folder, settings)
+            run = open_model(folder, settings, settings.first_token)
             if settings.diagnose:
                 diagnose_run(run, settings)
             else:

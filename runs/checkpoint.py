@@ -498,21 +498,23 @@ def load_run(
     return Run(folder, settings, model, compute, config, state["step"], state["digest"])
 
 
-def open_model(name: str, settings: Any) -> Run:
+def open_model(name: str, settings: Any, first_token: bool = False) -> Run:
     """Load a model to test by its name on the command line: a run folder, or a Hugging Face folder
-    or name. Of `settings`, device, dtype, dataset, pos_file and first_token are used.
+    or name. Of `settings`, device, dtype, dataset and pos_file are used.
+
+    With `first_token`, windows will begin with the token that its tokenizer puts first, if any.
     """
     if not is_huggingface(name):
         return load_run(name, settings.device, settings.dtype, settings.pos_file)
     if not settings.dataset:
         raise UserError(f"{name} is a Hugging Face model: name a corpus of its tokens by --dataset")
-    first_token = check_tokenizer(name, data.load(settings.dataset))
+    first = check_tokenizer(name, data.load(settings.dataset))
+    if not first_token:
+        first = None
     model = load_model(name)
     digest = hashlib.sha256()
-    if not settings.first_token:
-        first_token = None
-    elif first_token is not None:
-        digest.update(b"%d" % first_token)  # measured as another model
+    if first is not None:
+        digest.update(b"%d" % first)  # measured as another model
     for weight in model.state_dict().values():
         digest.update(weight.contiguous().view(torch.uint8).numpy())
     checkpoint = digest.hexdigest()[:16]
@@ -523,7 +525,7 @@ def open_model(name: str, settings: Any) -> Run:
     config = {"dtype": compute.dtype_name, "train_lengths": [s.block_size]}
     folder = Path("out", "tests", f"{Path(name).resolve().name}-{checkpoint[:10]}")
     model = model.to(compute.device).eval()
-    return Run(folder, s, model, compute, config, digest=checkpoint, first_token=first_token)
+    return Run(folder, s, model, compute, config, digest=checkpoint, first_token=first)
 
 
 def run_corpus(run: Run, dataset: str = "") -> data.Corpus:

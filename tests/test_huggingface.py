@@ -1,7 +1,6 @@
 """Hugging Face's models and ours: equal logits both ways, the tokenizer, and what is refused."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -390,7 +389,7 @@ def test_a_model_whose_tokenizer_adds_a_first_token_is_measured_with_it(tmp_path
     settings = EvaluateSettings(dataset="mine", device="cpu", dtype="float32", eval_lengths=(L,))
     nats = {}
     for asked in (True, False):
-        run = open_model(str(folder), replace(settings, first_token=asked))
+        run = open_model(str(folder), settings, first_token=asked)
         assert run.first_token == (first if asked else None)
         result = evaluate.evaluate_run(run, [""], settings, ("fixed_targets",))
         row = result["rows"][0]
