@@ -16,7 +16,7 @@ small, say): bits per byte would be those of another text.
 Without --val, 5 % of the documents, chosen by the SHA-256 of their text, are held out for
 validation; if that leaves none, the last 5 % of the tokens. Copies, also those that differ in white
 space alone, stay together. A document of --val that is in PATH too is refused, unless
---allow_copies is given. Then train with --dataset=NAME. A folder made by nanoGPT can be used
+--allow_copies is given. Then train with --dataset=NAME. A folder of nanoGPT or llm.c can be used
 directly: copy or link it to data/NAME. FOLDER may be a name such as HuggingFaceTB/SmolLM-135M; its
 tokenizer.json is copied to data/NAME.
 """
@@ -244,7 +244,7 @@ def prepare(
     for text, ids in encode(documents(files, "encoding", left_out), encoder, left_out):
         letters = letters_of(text)
         if letters in sides:
-            copies.append(text)
+            copies.append(text[:60])
         sides.setdefault(letters, is_validation(text.encode("utf-8")))
         encoded.append((sides[letters], ids))
     val = []
@@ -252,14 +252,14 @@ def prepare(
     for text, ids in encode(documents(val_files, "encoding --val", left_out), encoder, left_out):
         val.append(ids)
         if letters_of(text) in sides:
-            known.append(text)
+            known.append(text[:60])
     if left_out:
         count = len({*left_out})  # char reads all twice
         print(f"left out: {count:,} documents ({left_out[0]} ...)")
     if not encoded:
         raise UserError("; ".join([f"{' '.join(paths)}: no text in it", *left_out[:1]]))
     if copies:
-        print(f"{len(copies):,} documents are copies of others in PATH ({copies[0][:60]!r} ...)")
+        print(f"{len(copies):,} documents are copies of others in PATH ({copies[0]!r} ...)")
     allow = "what a model has read cannot test it: take them out, or type --allow_copies"
     source = " ".join(paths)
     train = [ids for _, ids in encoded]
@@ -268,7 +268,7 @@ def prepare(
         if known and not allow_copies:
             raise UserError(
                 f"{len(known):,} of the {len(val):,} documents of --val are in PATH too, except "
-                f"perhaps for white space ({known[0][:60]!r} ...); {allow}"
+                f"perhaps for white space ({known[0]!r} ...); {allow}"
             )
         source = " ".join([*paths, "--val", *val_paths])
         rule = f"validation is what --val named; {len(known)} of its documents are in train too"
