@@ -276,6 +276,7 @@ class MeasureSettings(TestSettings, ComputeSettings):
 
     dataset: str = setting("", "corpus to test on, by default the run's own", "test")
     pos_file: str = setting("", "your file of schemes: naming it again lets its code run", "test")
+    first_token: bool = setting(True, "begin windows with a pretrained model's BOS token", "test")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,10 @@ targets, and every comparison is paired, block by block. A block is a place of f
 windowed, or a chunk of the text in nonoverlapping. key_targets are those of fixed_targets that a
 predictor by counts and longest match finds with a long context but not with a short one
 (see data/context.py).
+
+Nats per token are the mean over all scored targets. Bits per byte are the nats of those that stand
+for text over the UTF-8 bytes of that text. End tokens and others without text are left out of both:
+a row says how many, `without_bytes`. A space that a tokenizer puts before a document is no byte.
 """
 
 if __name__ == "__main__":  # --help answers before torch is imported
@@ -226,10 +230,18 @@ class Tester:
     compute: device.Compute = device.CPU
     processes: Processes = ALONE
     protocols: tuple[str, ...] = PROTOCOLS
+    first_token: int | None = None  # in the place of the first input of every window: BOS
 
     def tokens_at(self, offsets: np.ndarray) -> torch.Tensor:
-        """The tokens of the split at these offsets, of the same shape, on the model's device."""
-        return torch.from_numpy(self.corpus.val[offsets].astype(np.int64)).to(self.compute.device)
+        """The tokens of windows at these offsets, (windows, T), on the model's device."""
+        return self.begin(self.corpus.val[offsets])
+
+    def begin(self, tokens: np.ndarray) -> torch.Tensor:
+        """Windows of tokens, (windows, T), as the model reads them, int64 on its device."""
+        tokens = tokens.astype(np.int64)
+        if self.first_token is not None:
+            tokens[:, 0] = self.first_token
+        return torch.from_numpy(tokens).to(self.compute.device)
 
     @torch.no_grad()
     def losses(
@@ -310,7 +322,7 @@ def extrapolation(tester: Tester, run_info: dict, settings: Any) -> dict:
 def begin_row(tester: Tester, run_info: dict, protocol: str, length: int, windows: int) -> dict:
     """The fields of a row that say what was asked; `run_info` is from `describe_run`."""
     scheme = tester.model.pos
-    return {
+    row = {
         "protocol": protocol,
         "length": length,
         "extend": scheme.extend_text or None,
@@ -325,6 +337,9 @@ def begin_row(tester: Tester, run_info: dict, protocol: str, length: int, window
         "dtype": tester.compute.dtype_name,
         "windows": windows,
     }
+    if tester.first_token is not None:
+        row["first_token"] = tester.first_token
+    return row
 
 
 def text_rows(tester: Tester, run_info: dict, settings: Any) -> Iterator[dict]:
@@ -390,6 +405,8 @@ def text_row(
         notes.append("neighbouring blocks share targets, so standard errors are too small")
     if any(piece.found_on == row["split_sha256"] for piece in scheme.extensions.values()):
         notes.append(f"the file of {scheme.extend_text} was found on this text")
+    if tester.first_token is not None:
+        notes.append(f"every window begins with the tokenizer's first token, {tester.first_token}")
     row["note"] = "; ".join(notes)
 
     return row | target_fields(corpus, offsets, nats, np.ones(nats.shape, dtype=bool)), nats
@@ -422,17 +439,22 @@ def target_fields(
     corpus: data.Corpus, offsets: np.ndarray, nats: np.ndarray, counted: np.ndarray
 ) -> dict:
     """`mean_fields` of the targets where `counted` is True; all arrays are (blocks, targets)."""
-    n_bytes = corpus.tokenizer.count_bytes(corpus.val[offsets[counted]])
-    return mean_fields(nats.sum(axis=1, where=counted), counted.sum(axis=1), n_bytes)
+    sizes = corpus.text_bytes(offsets)
+    in_text = counted & (sizes > 0)
+    fields = mean_fields(
+        nats.sum(axis=1, where=counted),
+        counted.sum(axis=1),
+        nats.sum(where=in_text),
+        sizes.sum(where=in_text),
+    )
+    return fields | {"without_bytes": int(np.sum(counted & (sizes == 0)))}
 
 
-def mean_fields(sums: np.ndarray, counts: np.ndarray, n_bytes: int) -> dict:
-    """The mean loss and its errors, from the summed nats and the number of targets of each block,
-    both (blocks,).
+def mean_fields(sums: np.ndarray, counts: np.ndarray, text_nats: float, n_bytes: int) -> dict:
+    """The mean loss and its errors: see `answers.loss_fields`.
 
-    `block_nats` are the means of the blocks if all have the same number of targets. Else they are
-    the linearised ratio estimator (delta method): their mean is the mean over targets, and their
-    standard error that of a ratio. As they are linear in nats, differences can be paired.
+    Bits per byte are those of the targets that stand for text: `text_nats` in `n_bytes`. End tokens
+    are left out of both.
 
     If the loss is not finite, it is None and there is a reason.
     """
@@ -440,19 +462,12 @@ def mean_fields(sums: np.ndarray, counts: np.ndarray, n_bytes: int) -> dict:
     if lost:  # what the test found, and no error
         reason = f"diverged: the loss is not finite in {lost} of {len(sums)} blocks"
         return {"nats": None, "diverged": True, "reason": reason}
-    tokens = int(counts.sum())
-    mean = float(sums.sum() / tokens)
-    share = counts * len(sums) / tokens  # of all targets; 1 on average
-    means = sums * len(sums) / tokens + mean * (1 - share)
-    blocks = [float(f"{x:.7g}") for x in means]  # 7 digits, so that files stay small
-    return {
-        "tokens": tokens,
-        "nats": mean,
-        "stderr": answers.standard_error(blocks),
+    fields = answers.loss_fields(sums, counts)
+    mean = fields["nats"]
+    return fields | {
         "stderr_vs_L": None,
-        "block_nats": blocks,
         "perplexity": math.exp(mean) if mean < 700 else None,
-        "bits_per_byte": float(sums.sum() / math.log(2) / n_bytes),
+        "bits_per_byte": float(text_nats / math.log(2) / n_bytes) if n_bytes else None,
     }
 
 
@@ -487,8 +502,8 @@ def question_rows(tester: Tester, run_info: dict, settings: Any) -> Iterator[dic
             sums = np.bincount(blocks, losses)
             counts = np.bincount(blocks)
             text_row["documents"] = len(counts)
-            n_bytes = len(losses)  # a target of this text is one byte
-            yield text_row | mean_fields(sums, counts, n_bytes)
+            # a target of this text is one byte
+            yield text_row | mean_fields(sums, counts, losses.sum(), len(losses))
 
 
 def answer_rows(tester: Tester, run_info: dict, settings: Any) -> Iterator[dict]:
@@ -564,7 +579,9 @@ def evaluate_run(
     """
     corpus = run_corpus(run, settings.dataset)
     run_info = describe_run(run)
-    tester = Tester(run.model, corpus, run.compute, protocols=protocols)
+    tester = Tester(
+        run.model, corpus, run.compute, protocols=protocols, first_token=run.first_token
+    )
     lengths = settings.eval_lengths or run.settings.eval_lengths
     settings = replace(settings, eval_lengths=lengths)
     lock_folder(run.folder)
@@ -609,7 +626,7 @@ def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
     asked = settings.eval_lengths or (2 * length, 4 * length, 8 * length)
     lengths = [n for n in tested_lengths(length, asked) if length <= n <= longest]
     offsets = places.ends[: diagnose.TEXTS, None] + np.arange(-lengths[-1], 0)
-    tester = Tester(model, corpus, run.compute)
+    tester = Tester(model, corpus, run.compute, first_token=run.first_token)
     texts = tester.tokens_at(offsets)
 
     findings = [
@@ -631,7 +648,7 @@ def main() -> None:
     advice = "lower eval_lengths, or leave the longest out"
     with redirect_stdout(progress), device.memory_advice(advice):
         for folder in named_folders(words):
-            run = open_model(folder, settings)
+            run = open_model(folder, settings, settings.first_token)
             if settings.diagnose:
                 diagnose_run(run, settings)
             else:

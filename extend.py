@@ -74,7 +74,7 @@ def main() -> None:
             texts.append(word)
     device.set_up_cpu()
     with device.memory_advice("lower eval_lengths, or leave the longest out"):
-        runs = [open_model(name, settings) for name in named_folders(models)]
+        runs = [open_model(name, settings, settings.first_token) for name in named_folders(models)]
         first = runs[0]
         check_seeds(runs)
         corpus = run_corpus(first, settings.dataset)

@@ -18,8 +18,8 @@ train_starts.npy and val_starts.npy (the first token of each document) and meta.
     tokenizer_sha256, end_token      of "file"; the token after a document, or null
     rows        of rows with answers, see data/rows.py
 
-A folder with only train.bin and val.bin is read as nanoGPT's, GPT-2 tokens in uint16; the other
-files are added on first use.
+A folder with only train.bin and val.bin is read as nanoGPT's or llm.c's, in GPT-2's tokens (see
+data/nanogpt); the other files are added on first use.
 """
 
 import argparse
@@ -83,6 +83,7 @@ class Tokenizer:
     unit: str  # what a token is: "byte", "char" or "token"
     vocabulary: Sequence[bytes]  # the bytes of each token
     end: int | None = None  # the token after a document, if there is one
+    prefix = b""  # what it puts before each text
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`; UserError for a character that is not in the vocabulary."""
@@ -99,9 +100,10 @@ class Tokenizer:
         """The text of the tokens. Broken characters become U+FFFD."""
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
-    def count_bytes(self, ids: Iterable[int]) -> int:
-        """The number of UTF-8 bytes of the tokens; the end token has none."""
-        return len(self.decode_bytes(i for i in ids if i != self.end))
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """How many bytes of text each token stands for, (vocabulary,): 0 for the end token."""
+        return np.array([0 if n == self.end else len(x) for n, x in enumerate(self.vocabulary)])
 
 
 class ByteTokenizer(Tokenizer):
@@ -161,43 +163,62 @@ class FileTokenizer(Tokenizer):
     """A Hugging Face tokenizer.json, through `tokenizers`.
 
     No special token is added, and the names of special tokens are ordinary text. A SentencePiece
-    tokenizer puts a space before each text, which counts as one of its bytes.
+    tokenizer puts a space before each text, its `prefix`.
     """
 
     unit = "token"
 
     def __init__(self, path: Path, end: int | None = None) -> None:
         """UserError if the file cannot be read, or does not define the bytes of its tokens."""
-        try:
-            import tokenizers
-
-            self.inner = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # tokenizers has no exception class for it
-            raise UserError(
-                f"{path} cannot be read as a tokenizer ({error!s:.160}): "
-                "install tokenizers with pip, or restore the file"
-            ) from error
+        self.inner = read_tokenizer(path)
         self.inner.encode_special_tokens = True
         self.end = end
         content = self.inner.to_str()
-        byte_level = '"ByteLevel"' in content
+        byte_level = '"type":"ByteLevel"' in content
         if not byte_level and '"byte_fallback":true' not in content:
             raise UserError(f"{path} has no token for each byte: take another model's tokenizer")
         added = self.inner.get_added_tokens_decoder()
         self.vocabulary = []
         for n in range(max(self.inner.get_vocab().values()) + 1):
             name = self.inner.id_to_token(n) or ""  # an unused id has no bytes
-            if byte_level and n not in added:
+            if byte_level and n not in added and set(name) <= {*BYTE_SIGNS}:
                 self.vocabulary.append(bytes(BYTE_SIGNS.index(sign) for sign in name))
             elif re.fullmatch("<0x[0-9A-F]{2}>", name):
                 self.vocabulary.append(bytes.fromhex(name[3:5]))
             else:  # SentencePiece writes a space as U+2581
                 self.vocabulary.append(name.replace("\u2581", " ").encode("utf-8"))
+        ids = self.inner.encode("x", add_special_tokens=False).ids
+        self.prefix = self.decode_bytes(ids).removesuffix(b"x")
 
     def array(self, text: str) -> np.ndarray:
-        """Token ids, (n,) uint32."""
+        """Token ids, (n,) uint32; UserError if their bytes are not those of the text."""
         ids = self.inner.encode(text, add_special_tokens=False).ids
+        raw = text.encode("utf-8")
+        given = self.decode_bytes(ids)
+        # some take a text's own space at its start for the prefix
+        if given not in (raw, self.prefix + raw):
+            n = len(os.path.commonprefix([given.removeprefix(self.prefix), raw]))
+            part = raw[max(0, n - 10) : n + 10].decode("utf-8", errors="replace")
+            raise UserError(f"the tokenizer does not give {part!r} back")
         return np.array(ids, dtype=np.uint32)
+
+
+def read_tokenizer(path: Path) -> Any:
+    """The tokenizers.Tokenizer of a tokenizer.json, without a greatest length; UserError if it
+    cannot be read.
+    """
+    try:
+        from tokenizers import Tokenizer
+
+        inner = Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers has no exception class for it
+        raise UserError(
+            f"{path} cannot be read as a tokenizer ({error!s:.160}): "
+            "install tokenizers with pip, or restore the file"
+        ) from error
+    inner.no_truncation()
+    inner.no_padding()
+    return inner
 
 
 # byte-level tokenizers write printable bytes as themselves, others as characters from 256 on
@@ -272,6 +293,15 @@ class Corpus:
         """The tokenizer of this corpus; UserError if GPT-2's vocabulary cannot be loaded."""
         return tokenizer_of(self.meta, self.folder)
 
+    def text_bytes(self, offsets: np.ndarray) -> np.ndarray:
+        """How many bytes of text the validation tokens at these offsets stand for, same shape.
+
+        A tokenizer's prefix is no text, and neither is an end token.
+        """
+        sizes = self.tokenizer.sizes[self.val[offsets]]
+        in_text = sizes - len(self.tokenizer.prefix) * np.isin(offsets, self.val_starts)
+        return np.maximum(in_text, 0)
+
     def fits(self, size: int) -> bool:
         """Whether a model with `size` tokens fits; it may have more than tokenizer.json."""
         if self.meta["tokenizer"] == "file":
@@ -304,7 +334,7 @@ def load(name: str, root: Path = HERE) -> Corpus:
         maker = "tasks" if name in TASKS else name
         importlib.import_module(f"data.{maker}.prepare").prepare(folder)
     elif (folder / "train.bin").is_file() and not (folder / "train_starts.npy").exists():
-        read_nanogpt(folder)
+        importlib.import_module("data.nanogpt.prepare").prepare(folder)
     else:
         names = [*COMMANDS, *(meta.parent.name for meta in root.glob("*/meta.json"))]
         near = difflib.get_close_matches(name, names, 1)
@@ -321,7 +351,8 @@ def load(name: str, root: Path = HERE) -> Corpus:
         meta = read_json(folder / "meta.json")
         for split in SPLITS:
             stated = meta["splits"][split]
-            tokens = np.memmap(folder / f"{split}.bin", dtype=stated["dtype"], mode="r")
+            offset = stated.get("offset", 0)  # in bytes
+            tokens = np.memmap(folder / f"{split}.bin", stated["dtype"], "r", offset)
             arrays[split] = np.asarray(tokens)  # still on the disk
             lengths = {f"{split}_starts": stated["documents"]}
             if "rows" in meta or "questions" in meta:
@@ -342,18 +373,23 @@ def write_corpus(
     folder: Path,
     splits: Mapping[str, Iterable[np.ndarray]],
     files: Mapping[str, np.ndarray] | None = None,
+    headers: Mapping[str, bytes] | None = None,
+    dtype: str = "",
     **entries: Any,
 ) -> dict:
     """Write a corpus to `folder`, print what it holds and return what is in its meta.json.
 
     `splits` has the documents of "train" and "val", (n,) tokens each; empty ones are skipped.
-    `files` maps file names to other arrays. `entries` are written to meta.json: tokenizer, source,
+    `files` maps file names to other arrays. The tokens of a split are written after its header, if
+    there is one, in `dtype`, by default the smallest that holds the vocabulary.
+
+    `entries` are written to meta.json: tokenizer, source,
     rule and, if the tokenizer needs them, characters, or tokenizer_sha256 and end_token of a
     tokenizer.json in `folder`. UserError for an empty split or a token outside the vocabulary.
     """
     tokenizer = tokenizer_of(entries, folder)
     vocab_size = len(tokenizer.vocabulary)
-    dtype = "uint16" if vocab_size <= 2**16 else "uint32"
+    dtype = dtype or ("uint16" if vocab_size <= 2**16 else "uint32")
     meta = {"name": folder.name, "unit": tokenizer.unit, "vocab_size": vocab_size, **entries}
     meta["splits"] = {}
     folder.mkdir(parents=True, exist_ok=True)
@@ -363,7 +399,9 @@ def write_corpus(
         for split, documents in splits.items():
             lengths = []
             # one document at a time: a corpus may not fit in memory
+            header = (headers or {}).get(split, b"")
             with (new / f"{split}.bin").open("wb") as file:
+                file.write(header)
                 for document in documents:
                     if not len(document):
                         continue
@@ -384,6 +422,8 @@ def write_corpus(
                 "dtype": dtype,
                 "sha256": sha256(new / f"{split}.bin"),
             }
+            if header:
+                meta["splits"][split]["offset"] = len(header)
         for name, array in (files or {}).items():
             np.save(new / name, array)
         # an old meta.json is deleted first and the new one moved last: an interruption leaves no
@@ -397,24 +437,6 @@ def write_corpus(
             os.replace(file, folder / file.name)
     print(f"made the corpus {folder.name}: {meta['source']}")
     return meta
-
-
-def read_nanogpt(folder: Path) -> None:
-    """Turn nanoGPT's train.bin and val.bin into a corpus, in place: GPT-2 tokens in uint16.
-
-    Documents end with GPT-2's end token. UserError for other tokens.
-    """
-    if (folder / "meta.pkl").exists() or not (folder / "val.bin").is_file():
-        raise UserError(
-            f"{folder} has no val.bin, or characters numbered by meta.pkl, which is not read: make "
-            "a corpus of its text with data/text/prepare.py"
-        )
-    end = GPT2Tokenizer().end
-    splits = {}
-    for split in SPLITS:
-        tokens = np.fromfile(folder / f"{split}.bin", dtype="uint16")
-        splits[split] = np.split(tokens, np.flatnonzero(tokens == end) + 1)
-    write_corpus(folder, splits, tokenizer="gpt2", source="nanoGPT's files", rule="nanoGPT's")
 
 
 def new_folder(name: str, overwrite: bool, root: Path = HERE) -> Path:

@@ -57,7 +57,7 @@ def read(tester: Any, tokens: np.ndarray, targets: np.ndarray) -> tuple[np.ndarr
     size = max(1, BATCH_TOKENS // targets.shape[1])  # rows of a batch
     for first in range(size * processes.rank, len(tokens), size * processes.size):
         batch = slice(first, first + size)
-        idx = torch.from_numpy(tokens[batch, :-1].astype(np.int64)).to(compute.device)
+        idx = tester.begin(tokens[batch, :-1])
         asked = torch.from_numpy(targets[batch]).to(compute.device)
         with autocast(compute):
             losses, hits = tester.model.answers(idx, asked)
@@ -125,14 +125,32 @@ def answer_loss(nats: np.ndarray, distances: np.ndarray) -> dict:
     if lost:
         reason = f"diverged: {lost} losses are not finite"
         return row | {"nats": None, "diverged": True, "reason": reason}
-    means = []  # of groups of rows
+    sums = []  # of groups of rows
+    counts = []
     for part in np.array_split(np.arange(len(nats)), min(GROUPS, len(nats))):
-        means.append(nats[part][scored[part]].sum() / max(1, scored[part].sum()))
-    return row | {
-        "tokens": int(scored.sum()),
-        "nats": float(nats[scored].sum() / scored.sum()),
-        "stderr": standard_error(means),
-        "block_nats": [float(f"{mean:.7g}") for mean in means],
+        sums.append(nats[part][scored[part]].sum())
+        counts.append(scored[part].sum())
+    return row | loss_fields(np.array(sums), np.array(counts))
+
+
+def loss_fields(sums: np.ndarray, counts: np.ndarray) -> dict:
+    """The mean loss and its standard error, from the summed nats and the number of targets of each
+    block, both (blocks,).
+
+    `block_nats` are the means of the blocks if all have the same number of targets. Else they are
+    the linearised ratio estimator (delta method): their mean is the mean over targets, and their
+    standard error that of a ratio. As they are linear in nats, differences can be paired.
+    """
+    tokens = int(counts.sum())
+    mean = float(sums.sum() / tokens)
+    share = counts * len(sums) / tokens  # of all targets; 1 on average
+    means = sums * len(sums) / tokens + mean * (1 - share)
+    blocks = [float(f"{x:.7g}") for x in means]  # 7 digits, so that files stay small
+    return {
+        "tokens": tokens,
+        "nats": mean,
+        "stderr": standard_error(blocks),
+        "block_nats": blocks,
     }
 
 

@@ -62,6 +62,7 @@ class Run:
     `settings` are final: the scheme in canonical form, the size that of the model. `config` is the
     content of config.json. `step` is the number of steps taken, `digest` that in the name
     of the file that the weights come from, `saved` the content of that file if training resumes.
+    `first_token` begins every window in a test of a pretrained model whose tokenizer adds one.
     """
 
     folder: Path
@@ -72,6 +73,7 @@ class Run:
     step: int = 0
     digest: str = ""
     saved: dict | None = None
+    first_token: int | None = None
 
     def __repr__(self) -> str:
         s = self.settings
@@ -496,17 +498,23 @@ def load_run(
     return Run(folder, settings, model, compute, config, state["step"], state["digest"])
 
 
-def open_model(name: str, settings: Any) -> Run:
+def open_model(name: str, settings: Any, first_token: bool = False) -> Run:
     """Load a model to test by its name on the command line: a run folder, or a Hugging Face folder
     or name. Of `settings`, device, dtype, dataset and pos_file are used.
+
+    With `first_token`, windows will begin with the token that its tokenizer puts first, if any.
     """
     if not is_huggingface(name):
         return load_run(name, settings.device, settings.dtype, settings.pos_file)
     if not settings.dataset:
         raise UserError(f"{name} is a Hugging Face model: name a corpus of its tokens by --dataset")
-    check_tokenizer(name, data.load(settings.dataset))
+    first = check_tokenizer(name, data.load(settings.dataset))
+    if not first_token:
+        first = None
     model = load_model(name)
     digest = hashlib.sha256()
+    if first is not None:
+        digest.update(b"%d" % first)  # measured as another model
     for weight in model.state_dict().values():
         digest.update(weight.contiguous().view(torch.uint8).numpy())
     checkpoint = digest.hexdigest()[:16]
@@ -520,7 +528,7 @@ def open_model(name: str, settings: Any) -> Run:
     config = {"dtype": compute.dtype_name, "train_lengths": train_lengths}
     folder = Path("out", "tests", f"{Path(name).resolve().name}-{checkpoint[:10]}")
     model = model.to(compute.device).eval()
-    return Run(folder, s, model, compute, config, digest=checkpoint)
+    return Run(folder, s, model, compute, config, digest=checkpoint, first_token=first)
 
 
 def run_corpus(run: Run, dataset: str = "") -> data.Corpus:

@@ -12,6 +12,7 @@ are only read. A setting or a weight that has no counterpart is refused in one s
 out.
 """
 
+import json
 import re
 import shutil
 import sys
@@ -207,6 +208,26 @@ def is_huggingface(name: str) -> bool:
     return re.fullmatch(r"gpt2[a-z-]*|(?!out/)[\w.-]+/[\w.-]+", name) is not None
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """The files of a model's weights: model.safetensors, or those that its index names.
+
+    UserError if there are none, or both.
+    """
+    index = folder / "model.safetensors.index.json"
+    files = [folder / "model.safetensors"]
+    if index.is_file():
+        if files[0].is_file():
+            raise UserError(
+                f"{folder} has both {files[0].name} and {index.name}, perhaps of different "
+                "weights: delete one"
+            )
+        files = [folder / name for name in sorted({*read_json(index)["weight_map"].values()})]
+    for file in files:
+        if not file.is_file():
+            raise UserError(f"{folder} has no {file.name}, which holds its weights")
+    return files
+
+
 @torch.no_grad()
 def load_model(name: str | Path) -> GPT:
     """The model of a folder or a name, ready to be tested: float32, on the CPU.
@@ -218,7 +239,7 @@ def load_model(name: str | Path) -> GPT:
     config = read_json(folder / "config.json")
     weights = {}
     try:
-        for file in folder.glob("*.safetensors"):
+        for file in weight_files(folder):
             for key, x in load_file(file).items():
                 # old files of gpt2 and bloom have no prefix, and there are buffers in them
                 key = re.sub(r"^(h|ln_f|wte|wpe|word_embeddings\w*)\.", r"transformer.\1.", key)
@@ -304,9 +325,7 @@ def save_model(
 
 
 def token_names(corpus):
-    """The vocabulary of a corpus as its tokenizer.json has it: the number of each token."""
-    if corpus.meta["tokenizer"] == "file":
-        return read_json(corpus.folder / "tokenizer.json")["model"]["vocab"]
+    """The vocabulary of a corpus as a tokenizer.json has it: the number of each token."""
     names = corpus.meta.get("characters") or map(data.signs_of, corpus.tokenizer.vocabulary)
     return {name: n for n, name in enumerate(names)}
 
@@ -344,14 +363,34 @@ def save_tokenizer(corpus, folder):
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
-def check_tokenizer(name: str | Path, corpus: data.Corpus) -> None:
-    """UserError if a model has a tokenizer.json that gives other tokens than a corpus has."""
+def check_tokenizer(name: str | Path, corpus: data.Corpus) -> int | None:
+    """The token that a model's tokenizer puts before a text, as Llama's <s>; None without one.
+
+    UserError if a model has a tokenizer.json that gives other tokens than a corpus has.
+    """
     path = model_folder(name) / "tokenizer.json"
-    if path.exists() and read_json(path)["model"]["vocab"] != token_names(corpus):
+    if not path.exists():
+        return None
+    tokenizer = data.read_tokenizer(path)
+    if corpus.meta["tokenizer"] == "file":
+        is_same = cuts(tokenizer) == cuts(corpus.tokenizer.inner)
+    else:
+        is_same = tokenizer.get_vocab() == token_names(corpus)
+    if not is_same:
         raise UserError(
             f"{corpus.name} has another tokenizer than {name}: prepare its text with "
             f"--tokenizer={name}"
         )
+    text = corpus.tokenizer.decode(corpus.val[:9])
+    first = tokenizer.encode(text).ids[0]
+    plain = tokenizer.encode(text, add_special_tokens=False).ids[0]
+    return None if first == plain else first
+
+
+def cuts(tokenizer):
+    """What decides how a tokenizers.Tokenizer cuts a text into tokens."""
+    content = json.loads(tokenizer.to_str())
+    return [content[key] for key in ("model", "normalizer", "pre_tokenizer", "added_tokens")]
 
 
 def main() -> None:

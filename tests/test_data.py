@@ -48,20 +48,31 @@ def small(tmp_path):
 
 
 def train_tokenizer(folder, kind):
-    """A small tokenizer.json: byte-level as GPT-2's, or with byte fallback as SentencePiece's."""
+    """A small tokenizer.json: byte-level as GPT-2's, or with byte fallback as SentencePiece's, also
+    with a space before each text.
+    """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
     folder.mkdir()
-    if kind == "byte_level":
+    spaced = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    if kind in ("byte_level", "prefixed"):
         made = Tokenizer(models.BPE())
-        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=kind == "prefixed")
         made.decoder = decoders.ByteLevel()
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         special = ["<|end|>"]
     else:
         made = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True))
-        made.normalizer = normalizers.Replace(" ", "▁")
-        made.decoder = decoders.ByteFallback()
+        replace = normalizers.Replace(" ", "▁")
+        made.normalizer = replace
+        made.decoder = decoders.Sequence(spaced)
+        if kind != "fallback":
+            made.decoder = decoders.Sequence([*spaced, decoders.Strip(" ", 1, 0)])
+        if kind == "prepend":  # as Llama 2's
+            made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), replace])
+        elif kind == "metaspace":
+            made.normalizer = None
+            made.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme="first", split=False)
         alphabet = []
         special = ["<|end|>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
     trainer = trainers.BpeTrainer(
@@ -69,7 +80,7 @@ def train_tokenizer(folder, kind):
     )
     made.train_from_iterator([WORDS[:50] * 3], trainer)
     content = json.loads(made.to_str())
-    if kind != "byte_level":  # bytes are ordinary tokens, as in Llama's files
+    if kind not in ("byte_level", "prefixed"):  # bytes are ordinary tokens, as in Llama's files
         content["added_tokens"] = content["added_tokens"][:2]
     (folder / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
     (folder / "config.json").write_text('{"eos_token_id": [0, 1]}', encoding="utf-8")
@@ -87,7 +98,7 @@ def test_a_tokenizer_gives_the_text_back_and_its_bytes(kind, toy_gpt2, tmp_path)
         tokenizer = data.tokenizer_of({"tokenizer": kind})
     ids = tokenizer.encode(WORDS)
     assert tokenizer.decode(ids) == WORDS and tokenizer.decode_bytes(ids) == RAW
-    assert tokenizer.count_bytes(ids) == len(RAW)
+    assert tokenizer.sizes[ids].sum() == len(RAW)
     if kind == "gpt2":
         assert ids == toy_gpt2.encode_ordinary(WORDS) and tokenizer.end == 264
         assert 264 not in tokenizer.encode("a <|endoftext|> b")
@@ -95,7 +106,7 @@ def test_a_tokenizer_gives_the_text_back_and_its_bytes(kind, toy_gpt2, tmp_path)
         names = [tokenizer.inner.id_to_token(i) for i in ids]
         assert names == [data.signs_of(tokenizer.vocabulary[i]) for i in ids]
     if tokenizer.end is not None:
-        assert tokenizer.count_bytes([*ids, tokenizer.end]) == len(RAW)
+        assert tokenizer.sizes[tokenizer.end] == 0
 
 
 @pytest.mark.parametrize("kind", ["byte_level", "fallback"])
@@ -106,6 +117,62 @@ def test_tokens_of_a_tokenizer_json_are_those_of_transformers(kind, tmp_path):
     ours = data.FileTokenizer(path)
     assert ours.encode(WORDS) == theirs.encode(WORDS, add_special_tokens=False)
     assert len(ours.vocabulary) == len(theirs)
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "fallback", "prefixed", "prepend", "metaspace"])
+def test_the_bytes_of_a_document_are_those_of_its_text(kind, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    folder = train_tokenizer(tmp_path / kind, kind)
+    content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    content["truncation"] = {
+        "direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0
+    }  # fmt: skip
+    (folder / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    texts = [WORDS, "你好", "it <|end|> was <0x0A>", "a\n\n  b ", " spaced"]
+    (tmp_path / "texts.jsonl").write_bytes(lines_of(texts))
+    (tmp_path / "train.txt").write_text("something else", encoding="utf-8")
+    paths = [str(tmp_path / "train.txt")], [str(tmp_path / "texts.jsonl")]
+    text.prepare("mine", *paths, str(folder), tmp_path)
+    corpus = data.load("mine", tmp_path)
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    starts = [*corpus.val_starts.tolist(), len(corpus.val)]
+    assert len(starts) == len(texts) + 1
+    for one, start, end in zip(texts, starts, starts[1:], strict=False):
+        sizes = corpus.text_bytes(np.arange(start, end))
+        if kind in ("prefixed", "metaspace"):  # as theirs, takes such a space for its own
+            one = one.removeprefix(" ")
+        assert sizes.sum() == len(one.encode()) and sizes[-1] == 0  # the end token
+        given = theirs.decode(corpus.val[start : end - 1].tolist())
+        assert given.removeprefix(" " if kind == "prefixed" else "") == one
+
+
+LOSSY = {
+    "lower": {"type": "Lowercase"},
+    "nfkc": {"type": "NFKC"},
+    "accents": {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "StripAccents"}]},
+}
+
+
+@pytest.mark.parametrize("kind", [*LOSSY, "swallow"])
+def test_a_document_that_the_tokenizer_changes_is_left_out_and_said(kind, tmp_path, capsys):
+    folder = train_tokenizer(tmp_path / kind, "byte_level")
+    content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    if kind == "swallow":  # a token that takes the spaces before it
+        added = content["added_tokens"][0] | {"content": "É½", "special": False, "lstrip": True}
+        content["added_tokens"].append(added | {"id": len(content["model"]["vocab"])})
+    else:
+        content["normalizer"] = LOSSY[kind]
+    (folder / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    texts = ["plain words", "more of them", "some  É½ here"]
+    (tmp_path / "texts.jsonl").write_bytes(lines_of(texts))
+    (tmp_path / "all.txt").write_text(texts[2], encoding="utf-8")
+    text.prepare("mine", [str(tmp_path / "texts.jsonl")], [], str(folder), tmp_path)
+    assert "left out: 1 documents (the tokenizer does not give" in capsys.readouterr().out
+    corpus = data.load("mine", tmp_path)
+    ids = [*corpus.train, *corpus.val]
+    assert bytes(corpus.tokenizer.decode_bytes(i for i in ids if i)) == "".join(texts[:2]).encode()
+    with pytest.raises(UserError, match="no text in it; the tokenizer does not give .* back"):
+        text.prepare("none", [str(tmp_path / "all.txt")], [], str(folder), tmp_path)
 
 
 def test_gpt2_tokens_are_the_published_ones():
@@ -295,7 +362,7 @@ def test_the_shards_of_llm_c_are_a_corpus(shards, tmp_path):
 @pytest.mark.parametrize(
     "damage, sentence",
     [
-        (lambda path: write_shard(path, [1], magic=20240801), "does not begin with 20240520"),
+        (lambda path: write_shard(path, [1], magic=20240801), "a header of Llama 3's tokens"),
         (lambda path: write_shard(path, [1], version=7), "has version 7, not 1"),
         (lambda path: write_shard(path, [1, 2], stated=3), "should hold 3 tokens and has 4 bytes"),
         (lambda path: write_shard(path, [1, 2], stated=1), "should hold 1 tokens and has 4 bytes"),
@@ -325,6 +392,64 @@ def test_a_folder_of_nanogpts_is_read_as_it_is(tmp_path, toy_gpt2):
     (folder / "train.bin").write_bytes(before + b"\0\0")
     with pytest.raises(UserError, match="make the corpus again"):
         data.load("web", tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "uint32", "int64", "header"])
+def test_the_type_of_tokens_is_read_from_the_file(tmp_path, toy_gpt2, monkeypatch, dtype):
+    monkeypatch.setattr("data.nanogpt.prepare.BLOCK", 7)  # documents run over blocks
+    tokens = {"train": [5, 264, 7, 0, 8, 264] * 9, "val": [9, 10, 11, 264, 12, 13, 14, 15]}
+    if dtype == "header":  # llm.c writes the end token before a document
+        tokens = {split: [264, *ids] for split, ids in tokens.items()}
+    (tmp_path / "web").mkdir()
+    before = {}
+    for split, ids in tokens.items():
+        path = tmp_path / f"web/{split}.bin"
+        if dtype == "header":
+            write_shard(path, ids)
+        else:
+            np.array(ids, dtype=dtype).tofile(path)
+        before[split] = path.read_bytes()
+    for _ in range(2):  # the second time by its meta.json
+        corpus = data.load("web", tmp_path)
+        corpus.verify()
+        assert corpus.train.tolist() == tokens["train"] and corpus.val.tolist() == tokens["val"]
+        ends = [n + (dtype != "header") for n, token in enumerate(tokens["val"]) if token == 264]
+        assert corpus.val_starts.tolist() == (ends if dtype == "header" else [0, *ends])
+        assert len(corpus.train_starts) == 18 + (dtype == "header")
+    for split, content in before.items():
+        assert (tmp_path / f"web/{split}.bin").read_bytes() == content
+
+
+def shards_beside(folder):
+    write_shard(folder / "web_train_000001.bin", [1])
+
+
+UNREADABLE = {
+    "a header of Llama 3's tokens": lambda f: write_shard(f / "val.bin", [1], magic=20240801),
+    "has version 7, not 1": lambda f: write_shard(f / "val.bin", [1], version=7),
+    "should hold 3 tokens and has 4": lambda f: write_shard(f / "val.bin", [1, 2], stated=3),
+    "or of a .npy file": lambda f: np.save((f / "val.bin").open("wb"), np.arange(9)),
+    "has 5 bytes, not two": lambda f: (f / "val.bin").write_bytes(b"\1\0\1\0\1"),
+    "has 0 bytes": lambda f: (f / "val.bin").write_bytes(b""),
+    "of different types.*uint32": lambda f: np.array([7, 8]).astype("u4").tofile(f / "val.bin"),
+    "token 99999, outside": lambda f: [
+        np.array([7, 8, 99999]).astype("u4").tofile(f / f"{split}.bin") for split in data.SPLITS
+    ],
+    r"several files of tokens \(.*web_train_000001.bin": shards_beside,
+}
+
+
+@pytest.mark.parametrize("sentence", UNREADABLE)
+def test_tokens_that_are_not_gpt2s_are_a_sentence_and_the_files_stay(tmp_path, toy_gpt2, sentence):
+    folder = tmp_path / "web"
+    folder.mkdir()
+    for split in data.SPLITS:
+        np.array([5, 264, 7], dtype=np.uint16).tofile(folder / f"{split}.bin")
+    UNREADABLE[sentence](folder)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(UserError, match=sentence):
+        data.load("web", tmp_path)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
 def test_a_folder_of_nanogpts_that_cannot_be_read_is_a_sentence(tmp_path, toy_gpt2):
@@ -465,6 +590,55 @@ def test_json_lines_are_documents_packed_or_not(tmp_path, packed, toy_gpt2):
     expected = [token for line in lines for token in [*toy_gpt2.encode_ordinary(line), 264]]
     assert corpus.train.tolist() == expected and len(corpus.train_starts) == 20
     assert corpus.tokenizer.decode(corpus.val) == "the rest<|endoftext|>"
+
+
+def test_names_of_files_are_read_in_any_case(tmp_path):
+    (tmp_path / "A.JSONL.GZ").write_bytes(gzip.compress(lines_of(["one", "two"])))
+    (tmp_path / "val.txt").write_text("three", encoding="utf-8")
+    text.prepare(
+        "a", [str(tmp_path / "A.JSONL.GZ")], [str(tmp_path / "val.txt")], "bytes", tmp_path
+    )
+    assert bytes(data.load("a", tmp_path).train.tolist()) == b"onetwo"
+
+
+def test_a_validation_document_that_is_in_train_is_refused_unless_allowed(tmp_path):
+    (tmp_path / "train.jsonl").write_bytes(lines_of(["one two", "three", "four"]))
+    (tmp_path / "val.jsonl").write_bytes(lines_of(["three", " one\r\n  two\n", "five"]))
+    paths = [str(tmp_path / "train.jsonl")], [str(tmp_path / "val.jsonl")]
+    with pytest.raises(
+        UserError, match="2 of the 3 documents of --val are in PATH too, except .*'three'"
+    ):
+        text.prepare("mine", *paths, "bytes", tmp_path)
+    assert not (tmp_path / "mine").exists()
+    meta = text.prepare("mine", *paths, "bytes", tmp_path, allow_copies=True)
+    assert meta["splits"]["val"]["documents"] == 3 and "2 of its documents" in meta["rule"]
+
+
+def test_copies_but_for_white_space_are_all_in_one_split(tmp_path, capsys):
+    texts = [f"text number {n}" for n in range(60)]
+    spaced = [f"text  number\n{n}\n" for n in range(60)]
+    (tmp_path / "all.jsonl").write_bytes(lines_of(texts + spaced))
+    text.prepare("mine", [str(tmp_path / "all.jsonl")], [], "bytes", tmp_path)
+    assert "60 documents are copies of others in PATH" in capsys.readouterr().out
+    corpus = data.load("mine", tmp_path)
+    held_out = [n for n in range(60) if text.is_validation(texts[n].encode())]
+    of_val = [texts[n] for n in held_out] + [spaced[n] for n in held_out]
+    assert held_out and corpus.tokenizer.decode(corpus.val) == "".join(of_val)
+    # of so few that the end of the last one is validation
+    (tmp_path / "two.jsonl").write_bytes(lines_of(["a b", "a\nb"]))
+    with pytest.raises(UserError, match="so few documents may be such copies; .*--allow_copies"):
+        text.prepare("two", [str(tmp_path / "two.jsonl")], [], "bytes", tmp_path)
+
+
+def test_few_documents_give_the_last_twentieth_of_all_and_stay_documents(tmp_path):
+    texts = ["x" * 60, "y" * 39, "z"]
+    assert not any(text.is_validation(one.encode()) for one in texts)
+    (tmp_path / "few.jsonl").write_bytes(lines_of(texts))
+    text.prepare("few", [str(tmp_path / "few.jsonl")], [], "bytes", tmp_path)
+    corpus = data.load("few", tmp_path)
+    assert corpus.tokenizer.decode(corpus.train) == "x" * 60 + "y" * 35
+    assert corpus.tokenizer.decode(corpus.val) == "yyyyz"
+    assert corpus.train_starts.tolist() == [0, 60] and corpus.val_starts.tolist() == [0, 4]
 
 
 def test_one_document_gives_its_last_twentieth(tmp_path):

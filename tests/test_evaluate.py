@@ -269,6 +269,76 @@ def test_key_targets_do_not_depend_on_other_lengths_and_share_the_reason_of_fixe
 # ---- a row
 
 
+class Ended(data.Tokenizer):
+    """Tokens of 1, 2 and 3 bytes after which documents end with a fourth, and a space before all."""
+
+    unit = "char"
+    vocabulary, prefix, end = [b" ", b" b", "€".encode(), b"<|end|>"], b" ", 3
+
+
+@pytest.mark.parametrize("end", [3, None])
+def test_bits_per_byte_leave_out_targets_without_text_from_nats_and_bytes(monkeypatch, end):
+    monkeypatch.setattr(data, "tokenizer_of", lambda meta, folder: Ended())
+    monkeypatch.setattr(Ended, "end", end)
+    text, model = corpus(DOCUMENTS, characters="abcd"), Known()
+    tester = evaluate.Tester(model, text)
+    settings = EvaluateSettings(eval_lengths=(40,))
+    rows = evaluate.extrapolation(tester, {"train_length": L} | AT_STEP_9, settings)["rows"]
+    starts = text.val_starts.tolist()
+    fixed = [
+        (target - back, 40 - back % 20)  # two windows
+        for target in ends_by_hand([sum(DOCUMENTS)])
+        for back in reversed(range(32))
+    ]
+    keys = [pair for pair, key in zip(fixed, key_by_hand(64, 32).ravel(), strict=True) if key]
+    pieces = data.evenly(sum(DOCUMENTS) - 64, 16).tolist()
+    chunks = [(p + t + 1, t % 40 + 1) for p in pieces for t in range(64)]
+    limited = [(target, min(visible, L)) for target, visible in fixed]
+    by_hand = dict(fixed_targets=fixed, windowed=limited, key_targets=keys, nonoverlapping=chunks)
+    seen = set()
+    for row in rows:
+        if row["length"] != 40:
+            continue
+        seen.add(row["protocol"])
+        every, nats, n_bytes, left_out = [], 0.0, 0, 0
+        for target, visible in by_hand[row["protocol"]]:
+            token = int(text.val[target])
+            every.append(float(model.loss(token, visible)))
+            size = [1, 2, 3, 0 if end else 7][token]
+            if target in starts and size:
+                size -= 1  # the space is none of the text's
+            nats += every[-1] * (size > 0)
+            n_bytes += size
+            left_out += size == 0
+        assert row["nats"] == pytest.approx(np.mean(every), abs=1e-6)  # of all targets
+        assert row["bits_per_byte"] == pytest.approx(nats / math.log(2) / n_bytes, abs=1e-6)
+        assert row["without_bytes"] == left_out and (left_out > 30 or not end)
+    assert seen == set(by_hand)
+
+
+def test_the_first_token_takes_the_place_of_the_first_input_of_every_window():
+    text, model, read = corpus(DOCUMENTS), Known(), []
+    plain = model.losses
+
+    def losses(idx, targets, window=None):
+        read.append((idx, targets))
+        return plain(idx, targets, window)
+
+    model.losses = losses
+    model.eval()
+    windows = evaluate.nonoverlapping(evaluate.find_places(text), 16)
+    of_text = evaluate.Tester(model, text).losses(windows)
+    without = read.copy()
+    read.clear()
+    tester = evaluate.Tester(model, text, first_token=2)
+    assert (tester.losses(windows) == of_text).all()  # of the same targets, all of them
+    for (idx, targets), (other, same) in zip(read, without, strict=True):
+        assert (idx[:, 0] == 2).all() and (other[:, 0] != 2).any()
+        assert (idx[:, 1:] == other[:, 1:]).all() and (targets == same).all()
+    row = evaluate.begin_row(tester, AT_STEP_9, "fixed_targets", 16, 64)
+    assert row["first_token"] == 2
+
+
 def test_a_row_holds_what_the_format_says():
     rows = measured(compute=BF16)
     row, base = rows["windowed", 16], rows["windowed", L]

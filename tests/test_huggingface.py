@@ -8,7 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import data
-from configurable import EvaluateSettings, GPTConfig, UserError
+import evaluate
+from configurable import EvaluateSettings, GPTConfig, UserError, sha256
 from model import GPT, Cache
 from runs import huggingface
 from runs.checkpoint import open_model
@@ -338,6 +339,117 @@ def test_the_tokenizer_goes_along_and_another_one_is_refused(kind, tmp_path, mon
         open_model(str(tmp_path / "model"), EvaluateSettings(dataset="other", device="cpu"))
     with pytest.raises(UserError, match="model exists: name a new folder"):
         save_model(ours, tmp_path / "model")
+
+
+def write_tokenizer(folder, merges=(), normalizer=None, first=False, special="<s>"):
+    """A byte-level tokenizer of 259 tokens; with `first`, <s> is put before each text."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    names = [*map(data.signs_of, data.ByteTokenizer().vocabulary), "ab", "bc"]
+    made = Tokenizer(models.BPE({name: n for n, name in enumerate(names)}, list(merges)))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.add_special_tokens([special])
+    if normalizer:
+        made.normalizer = getattr(normalizers, normalizer)()
+    if first:
+        made.post_processor = processors.TemplateProcessing(
+            single="<s> $A", special_tokens=[("<s>", 258)]
+        )
+    folder.mkdir(exist_ok=True)
+    made.save(str(folder / "tokenizer.json"))
+
+
+def corpus_of_tokenizer(root, text):
+    """A corpus of a text in the tokens of the tokenizer.json in `root`/mine."""
+    about = {"tokenizer": "file", "tokenizer_sha256": sha256(root / "mine/tokenizer.json")}
+    ids = data.tokenizer_of(about, root / "mine").array(text)
+    splits = {"train": [ids], "val": [ids]}
+    data.write_corpus(root / "mine", splits, source="x", rule="y", **about)
+    return data.load("mine", root)
+
+
+OTHER_CUTS = [
+    dict(merges=[("b", "c"), ("a", "b")]),
+    dict(normalizer="NFKC"),
+    dict(special="<t>"),
+    dict(),
+]
+
+
+def test_a_tokenizer_of_the_same_vocabulary_that_cuts_otherwise_is_refused(tmp_path):
+    same = dict(merges=[("a", "b"), ("b", "c")])
+    write_tokenizer(tmp_path / "mine", **same)
+    corpus = corpus_of_tokenizer(tmp_path, "abc " * 600)
+    write_tokenizer(tmp_path / "model", **same, first=True)  # what is added is not how it cuts
+    assert huggingface.check_tokenizer(tmp_path / "model", corpus) == 258
+    write_tokenizer(tmp_path / "model", **same)
+    assert huggingface.check_tokenizer(tmp_path / "model", corpus) is None
+    for other in OTHER_CUTS:
+        write_tokenizer(tmp_path / "model", **{**same, **other} if other else {})
+        with pytest.raises(UserError, match="mine has another tokenizer than .*model"):
+            huggingface.check_tokenizer(tmp_path / "model", corpus)
+
+
+def test_a_model_whose_tokenizer_adds_a_first_token_is_measured_with_it(tmp_path, monkeypatch):
+    text = "".join(f"{n} abc, {n * n % 97} times\n" for n in range(400))
+    write_tokenizer(tmp_path / "mine", [("a", "b"), ("b", "c")], first=True)
+    corpus = corpus_of_tokenizer(tmp_path, text)
+    folder = tmp_path / "model"
+    torch.manual_seed(0)
+    sizes = WIDE | dict(vocab_size=corpus.vocab_size, initializer_range=0.5)
+    config = transformers.LlamaConfig(**sizes)
+    theirs = transformers.LlamaForCausalLM(config).eval()
+    theirs.save_pretrained(folder)
+    write_tokenizer(folder, [("a", "b"), ("b", "c")], first=True)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    first, *rest = tokenizer("abc").input_ids
+    assert first == 258 and rest == corpus.tokenizer.encode("abc")
+
+    monkeypatch.setattr(data.load, "__defaults__", (tmp_path,))
+    monkeypatch.chdir(tmp_path)
+    settings = EvaluateSettings(dataset="mine", device="cpu", dtype="float32", eval_lengths=(L,))
+    nats = {}
+    for asked in (True, False):
+        run = open_model(str(folder), settings, first_token=asked)
+        assert run.first_token == (first if asked else None)
+        result = evaluate.evaluate_run(run, [""], settings, ("fixed_targets",))
+        row = result["rows"][0]
+        assert row.get("first_token") == run.first_token
+        assert ("begins with the tokenizer's first token, 258" in row["note"]) == asked
+        nats[asked] = row["nats"], run.digest, run.folder
+        losses = []
+        for window in evaluate.fixed_targets(evaluate.find_places(corpus), L):
+            for end in window.ends:
+                x = torch.tensor(corpus.val[end - L : end + 1].astype(int))
+                idx = torch.cat([torch.tensor([first]), x[1:-1]]) if asked else x[:-1]
+                with torch.no_grad():
+                    logits = theirs(idx[None]).logits[0, -window.scored :].log_softmax(-1)
+                losses += (-logits.gather(1, x[-window.scored :, None])).ravel().tolist()
+        assert row["nats"] == pytest.approx(np.mean(losses), abs=1e-4)
+    assert len({*nats.values()}) == 2 and nats[True][1:] != nats[False][1:]
+
+
+def test_weights_are_those_that_the_index_names_or_the_one_file(tmp_path):
+    theirs = theirs_of("llama")
+    theirs.save_pretrained(tmp_path / "one")
+    theirs.save_pretrained(tmp_path / "many", max_shard_size="20KB")
+    for folder in ("one", "many"):  # left from another model, and by another program
+        weights = load_file(tmp_path / "one/model.safetensors")
+        other = {key: x + 1 for key, x in weights.items()}
+        for name in ("model-00009-of-00009", "consolidated", "zz"):
+            save_file(other, tmp_path / folder / f"{name}.safetensors")
+        assert_equal_logits(load_model(tmp_path / folder), theirs, [L])
+    index = tmp_path / "many/model.safetensors.index.json"
+    (tmp_path / "one" / index.name).write_bytes(index.read_bytes())
+    with pytest.raises(UserError, match="has both model.safetensors and model.safetensors.index"):
+        load_model(tmp_path / "one")
+    (tmp_path / "one" / index.name).unlink()
+    (tmp_path / "one/model.safetensors").unlink()
+    with pytest.raises(UserError, match="has no model.safetensors, which holds its weights"):
+        load_model(tmp_path / "one")
+    next((tmp_path / "many").glob("model-00002*")).unlink()
+    with pytest.raises(UserError, match="has no model-00002"):
+        load_model(tmp_path / "many")
 
 
 def test_a_name_is_downloaded(monkeypatch, tmp_path):

@@ -356,7 +356,7 @@ def test_text_has_a_line_for_each_length_and_names_what_is_missing():
     assert f"alibi {means}\n" in text
     assert [line for line in f"{text}\n{alone}".splitlines() if len(line) > 100] == []
     notes = results.run_table(result("rope", loss=lambda n: 1.5)).split("\n\n")[2]
-    assert len(notes.splitlines()) == 4
+    assert len(notes.splitlines()) == 5
 
 
 def test_markdown_and_latex_are_whole_tables():
@@ -740,7 +740,7 @@ def test_evaluate_keeps_prints_and_draws_what_it_measured(out, capsys, monkeypat
         model.config, model.parameter_count = SimpleNamespace(block_size=L), 1000
         named = {"folder": out / name, "settings": s, "model": model, "compute": compute}
         named["config"] = {}
-        return SimpleNamespace(**named, step=60, tokens=5000, digest="step 60")
+        return SimpleNamespace(**named, step=60, tokens=5000, digest="step 60", first_token=None)
 
     monkeypatch.setattr(evaluate, "extrapolation", measure)
     monkeypatch.setattr(evaluate, "open_model", open_model)

@@ -352,6 +352,22 @@ def test_of_mqar_the_answer_is_read_where_it_was_written_and_nowhere_else(folder
     assert accuracy(next_token) == 0
 
 
+def test_every_answer_counts_the_same_in_the_loss_and_its_error(monkeypatch):
+    monkeypatch.setattr(answers, "GROUPS", 4)
+    generator = np.random.default_rng(0)
+    nats = generator.random((12, 30))
+    distances = generator.integers(0, 2, nats.shape) * np.arange(1, 13)[:, None]
+    distances[:3] = 0  # the first group has no answer
+    row = answers.answer_loss(nats, distances)
+    scored = distances > 0
+    assert row["nats"] == pytest.approx(nats[scored].mean())
+    assert np.mean(row["block_nats"]) == pytest.approx(row["nats"])
+    # of a ratio, by hand
+    left = [(nats[n : n + 3] - row["nats"])[scored[n : n + 3]].sum() for n in range(0, 12, 3)]
+    by_hand = np.sqrt(4 / 3 * np.square(left).sum()) / scored.sum()
+    assert row["stderr"] == pytest.approx(by_hand, rel=1e-4)
+
+
 def test_mqar_has_the_rows_that_zoology_publishes(folder):
     assert mqar.VOCABULARY == 8192 and mqar.POWER == 0.01
     counts = [(4, 64, 100), (8, 128, 20), (16, 256, 20), (32, 256, 20), (64, 256, 20)]

@@ -13,7 +13,6 @@ document begins with GPT-2's end token, 50256, and may continue in the next shar
 """
 
 import sys
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,44 +21,18 @@ from tqdm import tqdm
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import UserError, run_program  # noqa: E402
 from data import SPLITS, new_parser, write_corpus  # noqa: E402
+from data.nanogpt.prepare import documents, read_bin  # noqa: E402
 
-MAGIC = 20240520
-VERSION = 1  # GPT-2's tokens in uint16
-HEADER = 1024  # bytes
 END = 50256  # the token before each document
 RULE = "the parts of the shards; a document begins with its end token"
 
 
 def read_shard(path: Path) -> np.ndarray:
     """The tokens of a shard, (n,) uint16, memory-mapped; UserError if it is not a shard."""
-    header = np.fromfile(path, dtype="<i4", count=256)
-    if len(header) < 256 or header[0] != MAGIC:
-        raise UserError(
-            f"{path} is not a shard of llm.c (it does not begin with {MAGIC}): leave it out"
-        )
-    if header[1] != VERSION:
-        raise UserError(f"{path} has version {header[1]}, not {VERSION}: take GPT-2's tokens")
-    stated = int(header[2])
-    bytes_of_tokens = path.stat().st_size - HEADER
-    if bytes_of_tokens != 2 * stated:
-        raise UserError(
-            f"{path} should hold {stated:,} tokens and has {bytes_of_tokens:,} bytes of them, not "
-            "two for each: download it again"
-        )
-    return np.asarray(np.memmap(path, dtype="<u2", mode="r", offset=HEADER))
-
-
-def documents(paths: Iterable[Path]) -> Iterator[np.ndarray]:
-    """The documents of shards, (n,) tokens each; one may begin in one shard and end in the next."""
-    last = np.empty(0, dtype=np.uint16)
-    for path in paths:
-        tokens = read_shard(path)
-        first, *others = np.split(tokens, np.flatnonzero(tokens == END))
-        last = np.concatenate([last, first])
-        for document in others:
-            yield last
-            last = document
-    yield last
+    tokens = read_bin(path)
+    if not tokens.offset:
+        raise UserError(f"{path} is not a shard of llm.c: it has no header; leave it out")
+    return np.asarray(tokens)
 
 
 def prepare(folder: Path, shards: Path) -> dict:
@@ -74,7 +47,8 @@ def prepare(folder: Path, shards: Path) -> dict:
             raise UserError(f"{shards} has no fineweb_{split}_*.bin: see --help for their address")
         for path in paths:
             read_shard(path)
-        splits[split] = documents(tqdm(paths, unit="shard", desc=split, disable=None))
+        shards_read = map(read_shard, tqdm(paths, unit="shard", desc=split, disable=None))
+        splits[split] = documents(shards_read, END)
     return write_corpus(folder, splits, tokenizer="gpt2", source="FineWeb's shards", rule=RULE)
 
 

@@ -93,7 +93,10 @@ class Writer:
         self.generator = generator
         letters = f"\n:.{LETTERS}{LETTERS.upper()}"
         try:
-            self.ids = {letter: self.tokenizer.encode(letter)[0] for letter in letters}
+            self.ids = {letter: self.tokenizer.encode(letter)[-1] for letter in letters}
+            for letter, n in self.ids.items():
+                if self.tokenizer.decode_bytes([n]) != letter.encode():
+                    raise UserError(f"its tokenizer has no token for {letter!r} alone")
             self.filler = self.tokenizer.array(FILLER) if kind.filler else None
         except UserError as error:
             raise UserError(f"{corpus.name} cannot hold needles: {error}") from error

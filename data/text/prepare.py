@@ -9,11 +9,16 @@
 
 PATH is a text file (one document), a folder (every .txt and .md file in it and below it, or what
 --glob=PATTERN matches; the others are counted) or a .jsonl file (one document per line, in the
-field "text"). Files may be packed (.xz, .gz). A document that is not UTF-8 is reported and skipped.
+field "text"). Files may be packed (.xz, .gz). A document that is not UTF-8 is reported and skipped,
+and so is one that the tokenizer does not give back byte for byte (of a tokenizer that makes letters
+small, say): bits per byte would be those of another text.
+
 Without --val, 5 % of the documents, chosen by the SHA-256 of their text, are held out for
-validation; if that leaves none, the last 5 % of the tokens. Then train with --dataset=NAME. A
-folder made by nanoGPT can be used directly: copy or link it to data/NAME. FOLDER may be a name such
-as HuggingFaceTB/SmolLM-135M; its tokenizer.json is copied to data/NAME.
+validation; if that leaves none, the last 5 % of the tokens. Copies, also those that differ in white
+space alone, stay together. A document of --val that is in PATH too is refused, unless
+--allow_copies is given. Then train with --dataset=NAME. A folder of nanoGPT or llm.c can be used
+directly: copy or link it to data/NAME. FOLDER may be a name such as HuggingFaceTB/SmolLM-135M; its
+tokenizer.json is copied to data/NAME.
 """
 
 import gzip
@@ -45,7 +50,7 @@ from data import (  # noqa: E402
 )
 from data.download import model_folder  # noqa: E402
 
-UNPACK = {".xz": lzma.open, ".gz": gzip.open}
+UNPACK = {"xz": lzma.open, "gz": gzip.open}
 BATCH = 256  # documents encoded together
 PATTERNS = ("*.txt", "*.md")  # of the files read in a folder
 
@@ -87,10 +92,12 @@ def documents(files: Sequence[Path], doing: str, left_out: list[str]) -> Iterato
     with tqdm(total=total, unit="B", unit_scale=True, desc=doing, disable=None) as bar:
         for path in files:
             before = bar.n
-            is_lines = ".jsonl" in path.suffixes
+            suffixes = path.name.lower().split(".")[1:]
+            is_lines = "jsonl" in suffixes
+            unpack = UNPACK.get(suffixes[-1] if suffixes else "")
             try:
                 with path.open("rb") as packed:
-                    stream = UNPACK[path.suffix](packed) if path.suffix in UNPACK else packed
+                    stream = unpack(packed) if unpack else packed
                     for number, raw in enumerate(stream if is_lines else [stream.read()], 1):
                         bar.update(before + packed.tell() - bar.n)
                         where = f"{path}, line {number}," if is_lines else str(path)
@@ -157,19 +164,33 @@ def make_tokenizer(
     return tokenizer_of(about, corpus), about
 
 
-def encode(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[bool, np.ndarray]]:
-    """For each text: whether its SHA-256 holds it out, and its tokens, (n,), with the end token."""
+def encode(
+    texts: Iterable[str], tokenizer: Tokenizer, left_out: list[str] | None = None
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Each text and its tokens, (n,), with the end token.
 
-    def encode_one(text: str) -> tuple[bool, np.ndarray]:
-        ids = tokenizer.array(text)
+    For each text that the tokenizer cannot encode, a message is added to `left_out`, if given.
+    """
+
+    def encode_one(text: str) -> tuple[str, np.ndarray | UserError]:
+        try:
+            ids = tokenizer.array(text)
+        except UserError as error:
+            return text, error
         if tokenizer.end is not None:
             ids = np.append(ids, ids.dtype.type(tokenizer.end))
-        return is_validation(text.encode("utf-8")), ids
+        return text, ids
 
     texts = iter(texts)
     with ThreadPoolExecutor() as pool:  # tokenizers release the GIL
         while batch := list(itertools.islice(texts, BATCH)):
-            yield from pool.map(encode_one, batch)
+            for text, ids in pool.map(encode_one, batch):
+                if not isinstance(ids, UserError):
+                    yield text, ids
+                elif left_out is None:
+                    raise ids
+                else:
+                    left_out.append(str(ids))
 
 
 # ---- splitting
@@ -178,6 +199,11 @@ def encode(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[bool, n
 def is_validation(key: bytes) -> bool:
     """Whether the document with this `key` is held out for validation: a fixed 5 % are."""
     return int(hashlib.sha256(key).hexdigest(), 16) % 20 == 0
+
+
+def letters_of(text: str) -> bytes:
+    """A digest of a text that is the same for copies that differ in white space alone."""
+    return hashlib.sha256("".join(text.split()).encode("utf-8")).digest()
 
 
 def validation_rule(document: str, key: str) -> str:
@@ -195,12 +221,13 @@ def prepare(
     *,
     patterns: Sequence[str] = PATTERNS,
     overwrite: bool = False,
+    allow_copies: bool = False,
 ) -> dict:
     """Write the corpus `root/name` of the texts in `paths` and return its meta.json.
 
     `val_paths`, if given, are the validation split. Prints the files that were not read and the
-    documents that were skipped because they are not UTF-8. UserError if the name is taken, unless
-    `overwrite`, or if the paths have no text.
+    documents that were skipped. UserError if the name is taken, unless `overwrite`, if the paths
+    have no text, or if a validation document is a training document too, unless `allow_copies`.
     """
     folder = new_folder(name, overwrite, root)
     if name in (*COMMANDS, "text"):
@@ -211,28 +238,54 @@ def prepare(
         raise UserError(f"{file} is in PATH and --val: what a model has read cannot test it")
     left_out: list[str] = []
     encoder, about = make_tokenizer(tokenizer, folder, files + val_files, left_out)
-    encoded = list(encode(documents(files, "encoding", left_out), encoder))
-    val = [ids for _, ids in encode(documents(val_files, "encoding --val", left_out), encoder)]
+    encoded = []  # for each document, whether it is held out, and its tokens
+    sides = {}  # whether a text is held out, by its letters: its copies go with the first
+    copies = []
+    for text, ids in encode(documents(files, "encoding", left_out), encoder, left_out):
+        letters = letters_of(text)
+        if letters in sides:
+            copies.append(text[:60])
+        sides.setdefault(letters, is_validation(text.encode("utf-8")))
+        encoded.append((sides[letters], ids))
+    val = []
+    known = []  # what a model has read cannot test it
+    for text, ids in encode(documents(val_files, "encoding --val", left_out), encoder, left_out):
+        val.append(ids)
+        if letters_of(text) in sides:
+            known.append(text[:60])
     if left_out:
         count = len({*left_out})  # char reads all twice
-        print(f"left out, as no UTF-8 text: {count:,} documents ({left_out[0]} ...)")
+        print(f"left out: {count:,} documents ({left_out[0]} ...)")
     if not encoded:
         raise UserError("; ".join([f"{' '.join(paths)}: no text in it", *left_out[:1]]))
+    if copies:
+        print(f"{len(copies):,} documents are copies of others in PATH ({copies[0]!r} ...)")
+    allow = "what a model has read cannot test it: take them out, or type --allow_copies"
     source = " ".join(paths)
     train = [ids for _, ids in encoded]
     held_out = [ids for is_held_out, ids in encoded if is_held_out]
     if val_paths:
+        if known and not allow_copies:
+            raise UserError(
+                f"{len(known):,} of the {len(val):,} documents of --val are in PATH too, except "
+                f"perhaps for white space ({known[0]!r} ...); {allow}"
+            )
         source = " ".join([*paths, "--val", *val_paths])
-        rule = "validation is what --val named"
+        rule = f"validation is what --val named; {len(known)} of its documents are in train too"
     elif 0 < len(held_out) < len(encoded):
         train = [ids for is_held_out, ids in encoded if not is_held_out]
         val = held_out
-        rule = validation_rule("document", "its text")
+        rule = validation_rule("document", "its text") + "; its copies go with the first"
     else:
-        tokens = np.concatenate(train)
-        cut = len(tokens) - max(1, len(tokens) // 20)
-        train = [tokens[:cut]]
-        val = [tokens[cut:]]
+        if copies and not allow_copies:
+            raise UserError(f"the last 5 % of so few documents may be such copies; {allow}")
+        cut = max(1, sum(map(len, train)) // 20)  # tokens of validation that are still to come
+        val = []
+        for n in reversed(range(len(train))):
+            place = max(0, len(train[n]) - cut)
+            val.insert(0, train[n][place:])
+            cut -= len(val[0])
+            train[n] = train[n][:place]
         rule = "the last 5 % of the tokens are validation"
     return write_corpus(folder, {"train": train, "val": val}, source=source, rule=rule, **about)
 
@@ -247,11 +300,20 @@ def main() -> None:
     add("--val", **many, default=[], help="validate on these, not on 5 %% of PATH")
     add("--glob", action="append", metavar="PATTERN", help="of folders, read such files instead")
     add("--overwrite", action="store_true", help="replace a corpus of this name")
+    add("--allow_copies", action="store_true", help="of documents of PATH, in --val")
     kinds = ", ".join(TOKENIZERS)
     add("--tokenizer", default="bytes", help=f"{kinds}, a folder or a name (default: bytes)")
     s = parser.parse_intermixed_args()
     patterns = s.glob or PATTERNS
-    prepare(s.name, s.paths, s.val, s.tokenizer, patterns=patterns, overwrite=s.overwrite)
+    prepare(
+        s.name,
+        s.paths,
+        s.val,
+        s.tokenizer,
+        patterns=patterns,
+        overwrite=s.overwrite,
+        allow_copies=s.allow_copies,
+    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,107 @@
+"""Files of GPT-2's tokens as others write them: nanoGPT and its descendants, llm.c, modded-nanogpt.
+
+A folder in data/ with only train.bin and val.bin becomes a corpus when it is first used.
+
+A .bin file of llm.c begins with 256 int32, of which the first are 20240520, the version 1 and the
+number of tokens; uint16 tokens follow. Other files have no header: nanoGPT writes uint16, some of
+its descendants uint32 or int64. Which of these is judged by the numbers: the widest type in which
+most are below 65,536. Two tokens that are read as one are larger, unless the second is 0.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from configurable import UserError
+from data import SPLITS, GPT2Tokenizer, write_corpus
+
+MAGIC = 20240520  # the first number of llm.c's header
+VERSION = 1  # the second: GPT-2's tokens in uint16
+HEADER = 1024  # bytes
+LLAMA_3 = 20240801  # in the place of MAGIC: Llama 3's tokens
+BLOCK = 2**20  # tokens that are read at once
+
+
+def read_bin(path: Path) -> np.memmap:
+    """The tokens of a .bin file, (n,), memory-mapped; UserError if it has none."""
+    size = path.stat().st_size
+    header = np.fromfile(path, dtype="<i4", count=256)
+    if len(header) == 256 and header[0] == MAGIC:
+        if header[1] != VERSION:
+            raise UserError(f"{path} has version {header[1]}, not {VERSION}: take GPT-2's tokens")
+        stated = int(header[2])
+        if stated == 0 or size - HEADER != 2 * stated:
+            raise UserError(
+                f"{path} should hold {stated:,} tokens and has {size - HEADER:,} bytes of them, "
+                "not two for each: download it again"
+            )
+        return np.memmap(path, dtype="uint16", mode="r", offset=HEADER)
+    if LLAMA_3 in header[:1] or header.tobytes().startswith(b"\x93NUMPY"):
+        raise UserError(
+            f"{path} does not hold GPT-2's tokens alone, but a header of Llama 3's tokens or of a "
+            ".npy file: make a corpus of the text with data/text/prepare.py --tokenizer=FOLDER"
+        )
+    for dtype in ("uint64", "uint32", "uint16"):
+        if size and size % np.dtype(dtype).itemsize == 0:
+            tokens = np.memmap(path, dtype=dtype, mode="r")
+            if dtype == "uint16" or np.median(tokens[:BLOCK]) < 2**16:
+                print(f"{path}: read as {dtype}")
+                return tokens
+    raise UserError(
+        f"{path} has {size} bytes, not two, four or eight for each token: make it again"
+    )
+
+
+def documents(
+    blocks: Iterable[np.ndarray], end: int, is_last: bool = False
+) -> Iterator[np.ndarray]:
+    """The documents of consecutive blocks of tokens, (n,) each: each begins with the token `end`,
+    or, if that `is_last`, ends with it. They may run on in the next block.
+    """
+    parts = []  # of a document, one from each block
+    for block in blocks:
+        first, *others = np.split(block, np.flatnonzero(block == end) + is_last)
+        parts.append(first)
+        for part in others:
+            yield np.concatenate(parts)
+            parts = [part]
+    yield np.concatenate(parts)
+
+
+def prepare(folder: Path) -> None:
+    """Add what a corpus has to a folder's train.bin and val.bin, which stay as they are.
+
+    UserError for other tokens than GPT-2's, and for several files that may be those of a split.
+    """
+    for split in SPLITS:
+        paths = [*folder.glob(f"*{split}*.bin"), *folder.glob(f"{split}.npy")]
+        if (folder / "meta.pkl").exists() or [path.name for path in paths] != [f"{split}.bin"]:
+            raise UserError(
+                f"{folder} has no {split}.bin, or characters numbered by meta.pkl, which is not "
+                f"read, or several files of tokens ({', '.join(path.name for path in paths)}): "
+                "keep one train.bin and one val.bin, or make a corpus of its text with "
+                "data/text/prepare.py"
+            )
+    end = GPT2Tokenizer().end
+    tokens = {split: read_bin(folder / f"{split}.bin") for split in SPLITS}
+    dtypes = {split: x.dtype.name for split, x in tokens.items()}
+    if len({*dtypes.values()}) > 1:
+        raise UserError(
+            f"{folder} seems to have tokens of different types ({dtypes}): write both in one"
+        )
+    headers = {}
+    splits = {}
+    for split, numbers in tokens.items():
+        headers[split] = np.fromfile(folder / f"{split}.bin", np.uint8, numbers.offset).tobytes()
+        blocks = np.array_split(numbers, 1 + len(numbers) // BLOCK)  # not read yet
+        splits[split] = documents(blocks, end, is_last=numbers[0] != end)
+    write_corpus(
+        folder,
+        splits,
+        headers=headers,
+        dtype=dtypes["train"],
+        tokenizer="gpt2",
+        source="nanoGPT's files",
+        rule="nanoGPT's",
+    )
