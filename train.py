@@ -35,7 +35,7 @@ from configurable import (
     run_program,
 )
 from data import rows
-from model import GPT
+from model import GPT, Fused
 from runs import checkpoint, device
 from runs.checkpoint import Run
 from runs.examine import errors_named, examine
@@ -185,7 +185,8 @@ def configure_optimizers(
     the position scheme, which are AdamW's last group. dtype is that of Muon's matrix products, None
     for float32.
     """
-    matrices = []
+    fused = {layer.weight: layer.parts for layer in model.modules() if isinstance(layer, Fused)}
+    matrices = {}
     decay = []
     no_decay = []
     scheme_params = []
@@ -195,7 +196,7 @@ def configure_optimizers(
         elif p.dim() < 2:
             no_decay.append(p)
         elif name.startswith("h.") and s.optimizer == "muon":
-            matrices.append(p)
+            matrices[p] = fused.get(p, (1, [len(p)]))
         else:
             decay.append(p)
     groups = [

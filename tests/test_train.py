@@ -142,7 +142,7 @@ def test_muon_takes_the_step_of_torch():
     weights = [torch.randn(shape, generator=generator) for shape in [(48, 16), (16, 48)] * 2]
     ours = [torch.nn.Parameter(w.clone()) for w in weights]
     theirs = [torch.nn.Parameter(w.clone()) for w in weights]
-    muon = Muon(ours, 1e-2, 0.1, torch.bfloat16)
+    muon = Muon({p: (1, [len(p)]) for p in ours}, 1e-2, 0.1, torch.bfloat16)
     reference = torch.optim.Muon(theirs, 1e-2, 0.1, adjust_lr_fn="match_rms_adamw")
     for _ in range(3):
         for a, b in zip(ours, theirs, strict=True):
@@ -153,6 +153,51 @@ def test_muon_takes_the_step_of_torch():
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
     assert muon.state_dict()["state"].keys() == reference.state_dict()["state"].keys()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"n_head": 4},
+        {"n_head": 4, "n_kv_head": 2, "mlp": "swiglu"},
+        {"n_head": 2, "kv_lora_rank": 8, "qk_rope_head_dim": 4},
+        {"n_head": 2, "kv_lora_rank": 8, "pos": "alibi"},
+    ],
+)
+def test_muon_treats_fused_matrices_as_the_ones_they_are(options: dict):
+    """As torch's Muon does matrices of their own."""
+    config = GPTConfig(**{"n_layer": 1, "n_embd": 16, "pos": "rope", "block_size": 8} | options)
+    torch.manual_seed(0)
+    model = GPT(config)
+    _, muon = train.configure_optimizers(model, settings(), torch.bfloat16)
+    attn, mlp = model.h[0].attn, model.h[0].mlp
+    rows = torch.arange  # of a matrix, which belong to each of those in it
+    expected = {p: [rows(len(p))] for p in muon.param_groups[0]["params"]}
+    if config.mlp == "swiglu":
+        expected[mlp.c_fc.weight] = rows(2 * config.mlp_width).split(config.mlp_width)
+    if config.kv_lora_rank:
+        widths = [config.kv_lora_rank, config.qk_rope_head_dim]
+        expected[attn.c_latent.weight] = rows(sum(widths)).split(widths)
+        of_heads = rows(32).view(config.n_head, 2, -1)  # keys and values in turn
+        expected[attn.c_up.weight] = [of_heads[:, 0].flatten(), of_heads[:, 1].flatten()]
+    else:
+        width = 4 * config.kv_heads
+        expected[attn.c_attn.weight] = rows(16 + 2 * width).split([16, width, width])
+    pairs = []
+    for p, parts in expected.items():
+        pairs += [(p, part, torch.nn.Parameter(p.detach()[part])) for part in parts if len(part)]
+    theirs = [parameter for _, _, parameter in pairs]
+    rate, decay = muon.defaults["lr"], muon.defaults["weight_decay"]
+    reference = torch.optim.Muon(theirs, rate, decay, adjust_lr_fn="match_rms_adamw")
+    for _ in range(2):
+        for p in expected:
+            p.grad = torch.randn(p.shape)
+        for p, part, parameter in pairs:
+            parameter.grad = p.grad[part].clone()
+        muon.step()
+        reference.step()
+    for p, part, parameter in pairs:
+        torch.testing.assert_close(p[part], parameter, atol=1e-5, rtol=0)
 
 
 # ---- going on
