@@ -386,7 +386,8 @@ def train(run: Run, processes: Processes, log: Log) -> None:
             "loss": mean_loss if n_targets else math.nan,
         }
         if not math.isfinite(metrics["loss"] + metrics["grad_norm"]):
-            metrics["reason"] = f"{n_targets} targets, gradient norm {norm}"
+            reason = "gradient not finite: float16 skips the step"
+            metrics["reason"] = reason if n_targets else "no targets in the step"
         if validate:
             # loss belongs to the weights before this step, val_loss to those after it: a step that
             # ruins the model shows up in val_loss first

@@ -60,7 +60,8 @@ def flops_per_token(model: GPT, length: int) -> int:
     plans = model.pos.plans(keys, keys, length, length, torch.float32)
     seen = sum(attention.sees(plans[names], queries, keys).sum() for names in model.pos.plan_keys)
     layers = float(seen / (keys <= queries).sum())  # without masks, all of them
-    return round(6 * multiplied + 12 * layers * c.n_head * c.head_width * length)
+    columns = c.head_width + c.qk_rope_head_dim / 2  # of latent attention, only q.k has the latter
+    return round(6 * multiplied + 12 * layers * c.n_head * columns * length)
 
 
 class Log:
