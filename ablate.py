@@ -324,6 +324,8 @@ def show_plan(cells: list[Cell], jobs: int, dtype: str) -> None:
                     eval_interval=40,
                     eval_lengths=(cell.settings.block_size,),
                     log_interval=20,
+                    test_at=(),
+                    decay_lr=False,
                     drop_pos=0,
                     wandb_log=False,
                 )
@@ -364,6 +366,7 @@ def pick_rates(cells: list[Cell], settings: AblateSettings, dtype: str) -> dict[
                 learning_rate=rate,
                 seed=max(settings.seeds) + 1,
                 max_iters=max(1, cell.settings.max_iters // 2),
+                test_at=(),
                 eval_lengths=(cell.settings.block_size,),
             )
             # never a cell of a comparison

@@ -45,6 +45,14 @@ Lengths = tuple[Tokens, ...]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
+# names of settings that have no effect if another one has this value
+WITHOUT_EFFECT = (
+    ("warmup_iters lr_decay_iters min_lr", "decay_lr", False),
+    ("top_k", "temperature", 0),
+    ("size", "out", ""),
+    ("protocols out format", "diagnose", True),
+)
+
 # ---- the settings of every program
 
 # a setting changes the result of a training, or what is tested, or the manner in which it runs
@@ -262,12 +270,33 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
 
     def check_together(self) -> None:
         self.gpt(vocab_size=1)  # checks the shape; the vocabulary comes from the corpus
-        if self.length_factor and self.init_from in ("auto", "scratch"):
-            raise UserError(
-                "length_factor multiplies the length of the run to start from: add --init_from=RUN"
-            )
-        if self.drop_pos and self.extend not in ("", "none"):
-            raise UserError("drop_pos removes the positions that extend acts on: set --extend=none")
+        last_step = self.lr_decay_iters or self.max_iters + 1
+        n_dropped = round(self.drop_pos * self.max_iters)
+        mistakes = {
+            "length_factor multiplies the length of the run to start from: add --init_from=RUN": (
+                self.length_factor and self.init_from in ("auto", "scratch")
+            ),
+            "drop_pos removes the positions that extend acts on: set --extend=none": (
+                self.drop_pos and self.extend not in ("", "none")
+            ),
+            "drop_pos rounds to none of the steps, or to all: change it, or raise max_iters": (
+                self.drop_pos and self.max_iters and n_dropped in (0, self.max_iters)
+            ),
+            "the schedule ends before its warm-up: lower warmup_iters, or raise max_iters and "
+            "lr_decay_iters": self.decay_lr and self.max_iters and self.warmup >= last_step,
+            "min_lr is above learning_rate, the highest: lower it": (
+                self.decay_lr and self.min_lr and self.min_lr > self.highest_lr
+            ),
+            "test_at is after the last step: raise max_iters": (
+                max(self.test_at, default=0) > self.max_iters
+            ),
+            "qk_rope_head_dim belongs to latent attention: set kv_lora_rank too": (
+                self.qk_rope_head_dim and not self.kv_lora_rank
+            ),
+        }
+        for sentence, is_made in mistakes.items():
+            if is_made:
+                raise UserError(sentence)
 
 
 @dataclass(frozen=True)
@@ -463,6 +492,10 @@ def configure(cls: type[Settings], argv: list[str]) -> tuple[Any, list[str]]:
     chosen = from_files | typed
     settings = cls(**chosen)
     object.__setattr__(settings, "set_by_user", frozenset(chosen))
+    for names, other, value in WITHOUT_EFFECT:
+        if getattr(settings, other, None) == value:
+            for name in settings.set_by_user.intersection(names.split()):
+                print(f"note: {name} has no effect with {other}={value}", file=sys.stderr)
     return settings, others
 
 

@@ -90,6 +90,18 @@ def apply_norm(norm, x):
     return norm(heads.to(norm.weight.dtype)).to(x.dtype).flatten(-2)
 
 
+class Fused(nn.Linear):
+    """Linear layers of these widths in one, such as queries, keys and values.
+
+    With several `groups`, such as heads, each group of rows has so many of each layer. The
+    optimizer treats them as the layers that they are.
+    """
+
+    def __init__(self, n_in: int, widths: list[int], bias: bool, groups: int = 1):
+        super().__init__(n_in, groups * sum(widths), bias)
+        self.parts = (groups, widths)
+
+
 class Attention(nn.Module):
     """Causal self-attention. Several query heads may share one key and value head (GQA)."""
 
@@ -101,7 +113,7 @@ class Attention(nn.Module):
         self.scale = 1 / math.sqrt(width)
         kv_width = config.kv_heads * width
         self.widths = [config.n_head * width, kv_width, kv_width]
-        self.c_attn = nn.Linear(config.n_embd, sum(self.widths), bias=config.bias)
+        self.c_attn = Fused(config.n_embd, self.widths, config.bias)
         self.c_proj = nn.Linear(self.widths[0], config.n_embd, bias=config.bias)
         self.qk_norm = config.qk_norm
         if config.qk_norm:
@@ -153,10 +165,11 @@ class LatentAttention(nn.Module):
         all_heads = config.n_head * self.head_width
         q_width = all_heads + config.n_head * turned_width
         self.c_query = nn.Linear(config.n_embd, q_width, bias=config.bias)
-        self.c_latent = nn.Linear(config.n_embd, sum(self.widths), bias=config.bias)
+        self.c_latent = Fused(config.n_embd, self.widths, config.bias)
         # DeepSeek's eps, whatever that of the other norms is
         self.kv_norm = new_norm(replace(config, norm_eps=1e-6), rank)
-        self.c_up = nn.Linear(rank, 2 * all_heads, bias=False)  # keys and values, head by head
+        # keys and values, head by head
+        self.c_up = Fused(rank, 2 * [self.head_width], False, config.n_head)
         self.c_proj = nn.Linear(all_heads, config.n_embd, bias=config.bias)
 
     def forward(self, x, prepared, cache):
@@ -222,8 +235,8 @@ class MLP(nn.Module):
         super().__init__()
         self.kind = config.mlp
         width = config.mlp_width
-        first = 2 * width if config.mlp == "swiglu" else width
-        self.c_fc = nn.Linear(config.n_embd, first, bias=config.bias)
+        widths = [width, width] if config.mlp == "swiglu" else [width]
+        self.c_fc = Fused(config.n_embd, widths, config.bias)
         self.c_proj = nn.Linear(width, config.n_embd, bias=config.bias)
 
     def forward(self, x):

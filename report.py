@@ -31,7 +31,6 @@ import pandas as pd
 
 from configurable import (
     ReportSettings,
-    TrainSettings,
     UserError,
     configure,
     read_json,
@@ -39,7 +38,7 @@ from configurable import (
     setting_values,
 )
 from runs import results
-from runs.checkpoint import read_config
+from runs.checkpoint import SavedSettings, read_config
 from runs.figures import plot_rows, plot_training
 from runs.log import logged
 
@@ -87,7 +86,7 @@ def used_settings(rows: pd.DataFrame) -> pd.DataFrame:
     """
     columns = {}
     for run in rows.drop_duplicates("label").itertuples():
-        s = TrainSettings(**read_config(run.run)["settings"])
+        s = SavedSettings(**read_config(run.run)["settings"])
         s = replace(s, learning_rate=s.highest_lr, warmup_iters=s.warmup)
         used = setting_values(s, "result")
         used["parameters"] = f"{run.parameters:,}"

@@ -35,7 +35,7 @@ from configurable import (
     run_program,
 )
 from data import rows
-from model import GPT
+from model import GPT, Fused
 from runs import checkpoint, device
 from runs.checkpoint import Run
 from runs.examine import errors_named, examine
@@ -136,6 +136,9 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes) -
             f"{processes.size} processes cannot share the {s.sequences_per_step} sequences of a "
             "step evenly; change batch_size or their number"
         )
+    _, targets = rows.validation(corpus, s.block_size, s.eval_iters * s.batch_size)
+    if (targets < 0).all():
+        raise UserError("no validation sequence has a target: raise block_size or eval_iters")
     model.pos.check_length(s.block_size)
     model.pos.draw(s.seed, 0, s.block_size)  # UserError if the scheme has too few random positions
     if s.examine and processes.is_master and is_new:  # a resumed run was examined at its start
@@ -185,7 +188,8 @@ def configure_optimizers(
     the position scheme, which are AdamW's last group. dtype is that of Muon's matrix products, None
     for float32.
     """
-    matrices = []
+    fused = {layer.weight: layer.parts for layer in model.modules() if isinstance(layer, Fused)}
+    matrices = {}
     decay = []
     no_decay = []
     scheme_params = []
@@ -195,7 +199,7 @@ def configure_optimizers(
         elif p.dim() < 2:
             no_decay.append(p)
         elif name.startswith("h.") and s.optimizer == "muon":
-            matrices.append(p)
+            matrices[p] = fused.get(p, (1, [len(p)]))
         else:
             decay.append(p)
     groups = [
@@ -209,19 +213,19 @@ def configure_optimizers(
     return [adamw, Muon(matrices, s.highest_lr, s.weight_decay, dtype or torch.float32)]
 
 
-class MeanLoss(nn.Module):
-    """The mean loss of a batch, as a module that can be compiled and wrapped by DDP."""
+class SummedLoss(nn.Module):
+    """The loss of a batch, as a module that can be compiled and wrapped by DDP."""
 
     def __init__(self, model: GPT) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, idx: Tensor, targets: Tensor) -> Tensor:
-        """idx and targets, both (B, T) -> the mean loss in nats."""
-        return self.model.losses(idx, targets).sum() / (targets >= 0).sum()
+        """idx and targets, both (B, T) -> the sum of the losses of all targets, in nats."""
+        return self.model.losses(idx, targets).sum()
 
 
-def compile_loss(loss_fn: MeanLoss, s: TrainSettings, kind: str) -> None:
+def compile_loss(loss_fn: SummedLoss, s: TrainSettings, kind: str) -> None:
     """Compile model and loss as one graph, or print why not."""
     reason = device.missing_compiler()
     if kind == "mps":
@@ -290,7 +294,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
             optimizer.load_state_dict(state)
         scaler.load_state_dict(run.saved["scaler"])
         run.saved = None  # frees its memory
-    loss_fn = MeanLoss(model)
+    loss_fn = SummedLoss(model)
     compile_loss(loss_fn, s, compute.kind)
     ddp_loss = processes.wrap_ddp(loss_fn)  # in DDP if there are several processes
 
@@ -309,6 +313,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         step = run.step
         if step in s.test_at:  # at the start of the next step: its checkpoint has been saved
             test(run, processes)
+            log.add_test()
             model.train()
             logged_time = time.perf_counter()  # the test does not count as training
         if step == drop_step:
@@ -329,21 +334,24 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         torch.manual_seed(mixed_seed(s.seed, step, processes.rank))
         model.pos.draw(s.seed, step, s.block_size)  # for schemes with random positions
 
-        # forward and backward: sequences are numbered in the shuffled order of the corpus; this
-        # process takes numbers begin ... stop - 1, a micro-batch at a time
-        share = s.sequences_per_step // processes.size  # sequences of this process
-        begin = (step * processes.size + processes.rank) * share
-        stop = begin + share
+        # forward and backward: sequences are numbered in the shuffled order of the corpus; each
+        # process takes its share of those of the step, a micro-batch at a time
+        share = s.sequences_per_step // processes.size
+        first = (step * processes.size + processes.rank) * share
+        x, y = rows.batch(run.corpus, s.block_size, data_seed, first, share)
+        # the loss is the mean over all targets of the step, and rows differ in how many they have
+        n_targets = s.tokens_per_step
+        if not run.corpus.is_text:
+            n_targets = int(processes.sum(torch.tensor(np.count_nonzero(y >= 0))))
+        inputs = to_device(x, compute).split(s.batch_size)  # (batch_size, block_size) each
+        wanted = to_device(y, compute).split(s.batch_size)  # the same
         loss = torch.zeros((), device=compute.device)
-        for first in range(begin, stop, s.batch_size):
-            count = min(s.batch_size, stop - first)
-            x, y = rows.batch(run.corpus, s.block_size, data_seed, first, count)
-            idx = to_device(x, compute)  # (count, block_size)
-            targets = to_device(y, compute)  # the same
+        for number, (idx, targets) in enumerate(zip(inputs, wanted, strict=True), 1):
             if processes.size > 1:  # average the gradients after the last micro-batch only
-                ddp_loss.require_backward_grad_sync = first + count == stop
+                ddp_loss.require_backward_grad_sync = number == len(inputs)
             with device.autocast(compute):
-                part = ddp_loss(idx, targets) * (count / share)
+                # DDP divides by the number of processes; without any target the gradient is 0
+                part = ddp_loss(idx, targets) * (processes.size / max(1, n_targets))
             scaler.scale(part).backward()
             loss += part.detach()
 
@@ -351,8 +359,10 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         for optimizer in optimizers:
             scaler.unscale_(optimizer)
         norm = nn.utils.clip_grad_norm_(model.parameters(), s.grad_clip or math.inf)
-        for optimizer in optimizers:
-            scaler.step(optimizer)
+        # where float16 overflowed, no optimizer steps, and update() lowers the scale of the loss
+        if not scaler.is_enabled() or norm.isfinite():
+            for optimizer in optimizers:
+                optimizer.step()
         scaler.update()
         model.zero_grad(set_to_none=True)
         step += 1  # from here on: the number of steps taken
@@ -367,22 +377,26 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         if not (validate or stop_signal or step == 1 or step % s.log_interval == 0):
             continue
         speed = (step - logged_step) / (time.perf_counter() - logged_time)  # steps per second
+        mean_loss = float(processes.sum(loss)) / processes.size
         metrics = {
             "step": step,
             "tokens": run.tokens,
             "lr": lr,
             "grad_norm": float(norm),
-            "loss": float(processes.sum(loss)) / processes.size,
+            "loss": mean_loss if n_targets else math.nan,
         }
+        if not math.isfinite(metrics["loss"] + metrics["grad_norm"]):
+            reason = "gradient not finite: float16 skips the step"
+            metrics["reason"] = reason if n_targets else "no targets in the step"
         if validate:
             # loss belongs to the weights before this step, val_loss to those after it: a step that
             # ruins the model shows up in val_loss first
             metrics["val_loss"] = estimate_loss(run)
-        if not math.isfinite(metrics["loss"] + metrics.get("val_loss", 0.0)):
+        if not math.isfinite(mean_loss + metrics.get("val_loss", 0.0)):
             if processes.is_master:
                 log.write({"step": step, "diverged": True})
             raise UserError(
-                f"step {step}: loss {metrics['loss']}, val_loss {metrics.get('val_loss')}; what "
+                f"step {step}: loss {mean_loss}, val_loss {metrics.get('val_loss')}; what "
                 "was saved before is kept. Lower learning_rate, lengthen warmup_iters, or try "
                 "--dtype=float32"
             )

@@ -55,6 +55,13 @@ OWN_FILE = "pos_file.py"  # the copy of --pos_file in a run folder
 NOT_IN_DIGEST = ("--pos=", "--dataset=", "--block_size=", "--seed=", "--max_iters=", "--pos_file=")
 
 
+class SavedSettings(TrainSettings):
+    """The settings of a run that exists, even if today they would be refused together."""
+
+    def check_together(self) -> None:
+        pass
+
+
 @dataclass
 class Run:
     """A model, the settings that it is trained with, and its folder.
@@ -233,7 +240,7 @@ def read_config(folder: str | Path) -> dict:
         raise UserError(f"{path} is missing: {advice}")
     try:
         config = read_json(path)
-        config["settings"] = asdict(TrainSettings(**config["settings"]))
+        config["settings"] = asdict(SavedSettings(**config["settings"]))
         missing = {"dtype", "train_lengths", "files_sha256", "corpus_sha256"} - config.keys()
         if missing:
             raise KeyError(min(missing))
@@ -494,7 +501,7 @@ def load_run(
     model = GPT(GPTConfig(**state["gpt"]), pos_file, folder)
     model.load_state_dict(state["model"])
     model = model.to(compute.device).eval()
-    settings = TrainSettings(**config["settings"])
+    settings = SavedSettings(**config["settings"])
     return Run(folder, settings, model, compute, config, state["step"], state["digest"])
 
 

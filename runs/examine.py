@@ -92,6 +92,9 @@ def examine(
                 check_names(type(piece))
             check_short(model, again, config.vocab_size, min(48, length))
             check_long(model, length)
+        advice = "if it defines L positions only, set self.limit = shape.length"
+        with errors_named(pos_file, f"{config.pos} (in a text of 2 L tokens; {advice})"):
+            check_last(model, 2 * length)
         for mention in expression.mentions:
             if mention in absent:
                 warnings.append(
@@ -228,6 +231,22 @@ def untrained(model, texts, parameters, moves):
         p.data.sub_(2 * moves[name])
         moves[name].neg_()
     return names
+
+
+@torch.no_grad()
+def check_last(model, length):
+    """Compute the last of `length` tokens, or of as many as the scheme has, after a cache of zeros:
+    quick, however long the text.
+    """
+    length = min(length, model.pos.limit or length)
+    cache = model.new_cache(1, length)
+    token = torch.zeros(1, 1, dtype=torch.long)
+    model.eval()(token, cache=cache)  # makes the tensors
+    for tensor in cache.tensors.values():
+        tensor.zero_()
+    cache.n = length - 1
+    cache.tokens = token.expand(1, cache.n)
+    model(token, cache=cache)
 
 
 def check_long(model, length):

@@ -6,6 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
+import attention
 from configurable import LogSettings, UserError, replace_file
 from model import GPT
 from runs.checkpoint import Run
@@ -14,6 +17,11 @@ from runs.processes import Processes
 from runs.results import load_rows, select, summary
 
 # ---- metrics.jsonl
+
+
+def read_line(text: str) -> Any:
+    """JSON, with None for NaN and Infinity, which strict JSON does not have."""
+    return json.loads(text, parse_constant=lambda name: None)
 
 
 def logged(folder: str | Path) -> list:
@@ -25,7 +33,7 @@ def logged(folder: str | Path) -> list:
     if path.exists():
         for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
             with suppress(ValueError):
-                line = json.loads(text)
+                line = read_line(text)
                 if isinstance(line, dict) and "step" in line:
                     lines.append(line)
     return lines
@@ -39,12 +47,21 @@ def diverged(folder: str | Path) -> bool:
 def flops_per_token(model: GPT, length: int) -> int:
     """Floating-point operations per training token, forward and backward.
 
-    Counted as nanoGPT does, after PaLM's appendix B (Chowdhery et al. 2022).
+    Counted as nanoGPT does, after PaLM's appendix B (Chowdhery et al. 2022): a query is compared
+    with all `length` keys, although causality hides half of them. A layer whose masks show a
+    quarter of the keys that causality shows counts a quarter. If length is 2,048 or more, about
+    1,024 queries are counted.
     """
     c = model.config
     multiplied = sum(p.numel() for p in model.h.parameters())
     multiplied += model.wte.weight.numel()  # the output layer is as large
-    return 6 * multiplied + 12 * c.n_layer * c.n_head * c.head_width * length
+    keys = torch.arange(length, device=model.wte.weight.device)
+    queries = keys[:: max(1, length // 1024), None]
+    plans = model.pos.plans(keys, keys, length, length, torch.float32)
+    seen = sum(attention.sees(plans[names], queries, keys).sum() for names in model.pos.plan_keys)
+    layers = float(seen / (keys <= queries).sum())  # without masks, all of them
+    columns = c.head_width + c.qk_rope_head_dim / 2  # of latent attention, only q.k has the latter
+    return round(6 * multiplied + 12 * layers * c.n_head * columns * length)
 
 
 class Log:
@@ -67,6 +84,8 @@ class Log:
         if s.wandb_log:
             config = asdict(s) | run.config
             self.wandb_run = open_wandb(run.folder, s, config, run.config["run_id"])
+            # log() is given no step: wandb drops what comes with a lower one than a test before it
+            self.wandb_run.define_metric("*", step_metric="step")
 
     def add_step(self, line: dict, speed: float) -> str:
         """Log a step, given the speed in steps per second; returns a line for the screen."""
@@ -86,27 +105,33 @@ class Log:
             text += f", MFU {line['mfu']:.1%}"
         if step > 1:  # the first step includes compiling
             text += f", {(s.max_iters - step) / speed:.0f} s left"
+        if "reason" in line:
+            text += f"; {line['reason']}"
         self.write(line)
-        if self.wandb_run:
-            self.wandb_run.log(line, step=step)
         return text
 
     def write(self, line: dict) -> None:
-        """Add one line to metrics.jsonl."""
+        """Add one line to metrics.jsonl, and to wandb."""
+        strict = read_line(json.dumps(line))
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(json.dumps(strict) + "\n")
+        if self.wandb_run:
+            self.wandb_run.log(strict)
 
     def add_test(self) -> None:
-        """Log the test to wandb (curves against N, summary), and finish its run."""
+        """Log a test to wandb (curves against N, summary); after the last one, finish its run."""
         if not self.wandb_run:
             return
         rows = select(load_rows([self.run.folder]))
-        self.wandb_run.define_metric("extrapolation/*", step_metric="extrapolation/N")
+        is_last = self.run.step == self.run.settings.max_iters
+        when = "" if is_last else f" at step {self.run.step}"
         for row in rows.dropna(subset="nats").itertuples():
-            curve = f"extrapolation/{row.protocol}"
+            curve = f"extrapolation/{row.protocol}{when}"
+            self.wandb_run.define_metric(curve, step_metric="extrapolation/N")
             self.wandb_run.log({curve: row.nats, "extrapolation/N": row.length})
         self.wandb_run.summary.update(summary(rows))
-        self.wandb_run.finish()
+        if is_last:
+            self.wandb_run.finish()
 
 
 # ---- Weights & Biases

@@ -1,7 +1,6 @@
 """Muon, for the matrices of the blocks: it reaches AdamW's loss in about half the steps."""
 
 import math
-from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -13,12 +12,20 @@ class Muon(torch.optim.Muon):
     Jordan et al. 2024. The scale of Liu et al. 2025 (arXiv 2502.16982) makes updates as large as
     AdamW's. torch orthogonalises one matrix after another, in bfloat16; here all matrices of a
     shape are orthogonalised together, in `dtype`: on some processors float32 is faster.
+
+    `matrices` gives for each parameter the matrices in it, (groups, widths) as in `model.Fused`:
+    each of them is orthogonalised by itself.
     """
 
     def __init__(
-        self, params: Iterable[Tensor], lr: float, weight_decay: float, dtype: torch.dtype
+        self,
+        matrices: dict[Tensor, tuple[int, list[int]]],
+        lr: float,
+        weight_decay: float,
+        dtype: torch.dtype,
     ) -> None:
-        super().__init__(params, lr, weight_decay, adjust_lr_fn="match_rms_adamw")
+        super().__init__(list(matrices), lr, weight_decay, adjust_lr_fn="match_rms_adamw")
+        self.matrices = matrices
         self.dtype = dtype
 
     @torch.no_grad()
@@ -26,23 +33,29 @@ class Muon(torch.optim.Muon):
         """Take a step: momentum, then for each shape (R, C) one batch of Newton-Schulz steps."""
         for group in self.param_groups:
             lr = group["lr"]
-            by_shape: dict[torch.Size, list[Tensor]] = {}
+            by_shape: dict[torch.Size, list[tuple[Tensor, Tensor]]] = {}
             for p in group["params"]:
-                if p.grad is not None:
-                    by_shape.setdefault(p.shape, []).append(p)
-            for shape, params in by_shape.items():
-                updates = []
-                for p in params:
-                    if p not in self.state:
-                        self.state[p]["momentum_buffer"] = torch.zeros_like(p)
-                    buffer = self.state[p]["momentum_buffer"]
-                    buffer.lerp_(p.grad, 1 - group["momentum"])
-                    updates.append(p.grad.lerp(buffer, group["momentum"]))  # Nesterov's
-                update = orthogonalise(torch.stack(updates).to(self.dtype), group["ns_steps"])
+                if p.grad is None:
+                    continue
+                if p not in self.state:
+                    self.state[p]["momentum_buffer"] = torch.zeros_like(p)
+                buffer = self.state[p]["momentum_buffer"]
+                buffer.lerp_(p.grad, 1 - group["momentum"])
+                update = p.grad.lerp_(buffer, group["momentum"])  # Nesterov's
+                p.mul_(1 - lr * group["weight_decay"])
+                n_groups, widths = self.matrices[p]
+                # (groups, rows of a group, C) of each matrix, views
+                weights = p.unflatten(0, (n_groups, -1)).split(widths, 1)
+                updates = update.unflatten(0, (n_groups, -1)).split(widths, 1)
+                for weight, part in zip(weights, updates, strict=True):
+                    matrix = part.flatten(0, 1)
+                    by_shape.setdefault(matrix.shape, []).append((weight, matrix))
+            for shape, pairs in by_shape.items():
+                stacked = torch.stack([matrix for _, matrix in pairs]).to(self.dtype)  # (n, R, C)
+                directions = orthogonalise(stacked, group["ns_steps"])
                 rms = 0.2 * math.sqrt(max(shape))
-                for p, matrix in zip(params, update, strict=True):
-                    p.mul_(1 - lr * group["weight_decay"])
-                    p.add_(matrix, alpha=-lr * rms)
+                for (weight, _), direction in zip(pairs, directions, strict=True):
+                    weight.add_(direction.view_as(weight), alpha=-lr * rms)
 
 
 def orthogonalise(x: Tensor, steps: int) -> Tensor:

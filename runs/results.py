@@ -164,7 +164,7 @@ def to_csv(rows: pd.DataFrame) -> str:
     def text(value: Any) -> Any:
         if isinstance(value, list):
             return " ".join(map(str, value))
-        return json.dumps(value) if isinstance(value, dict) else value
+        return json.dumps(value, allow_nan=False) if isinstance(value, dict) else value
 
     return rows.map(text).to_csv(index=False)
 

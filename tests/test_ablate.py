@@ -74,7 +74,14 @@ def test_a_file_that_sets_pos_is_a_scheme_with_settings_of_its_own(monkeypatch, 
     make_cells = ablate.make_cells
     monkeypatch.setattr(ablate, "make_cells", lambda *given: planned.append(given) or sys.exit())
     with pytest.raises(SystemExit):
-        compare(monkeypatch, "nope", *schemes, str(config / "size/tiny.py"), "--seeds=1")
+        compare(
+            monkeypatch,
+            "nope",
+            *schemes,
+            str(config / "size/tiny.py"),
+            "--seeds=1",
+            "--max_iters=40",
+        )
     names, settings = planned[0]
     assert names == ["nope", *schemes]
     nope, gemma, alibi = make_cells(names, settings)

@@ -188,11 +188,50 @@ def test_a_config_file_that_is_not_there_gets_the_nearest_name(monkeypatch):
         ({"kv_lora_rank": 8, "qk_norm": True}, "kv_lora_rank"),
         ({"kv_lora_rank": 8, "qk_norm": "all"}, "kv_lora_rank"),
         ({"length_factor": 4}, "init_from"),
+        ({"warmup_iters": 100, "lr_decay_iters": 50}, "ends before its warm-up"),
+        ({"lr_decay_iters": 50}, "ends before its warm-up"),  # the default of 100 steps
+        ({"warmup_iters": 100, "lr_decay_iters": 100}, "ends before its warm-up"),
+        ({"warmup_iters": 100, "max_iters": 50}, "ends before its warm-up"),
+        ({"min_lr": 1e-2, "learning_rate": 1e-3}, "min_lr is above learning_rate"),
+        ({"min_lr": 5e-3, "optimizer": "adamw"}, "min_lr is above learning_rate"),
+        ({"test_at": [5, 2000]}, "test_at is after the last step"),
+        ({"drop_pos": 0.1, "max_iters": 4}, "rounds to none"),
+        ({"drop_pos": 0.99, "max_iters": 4}, "or to all"),
+        ({"qk_rope_head_dim": 16}, "set kv_lora_rank too"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused_in_python_too(wrong, reason):
     with pytest.raises(UserError, match=reason):
         TrainSettings(**wrong)
+
+
+@pytest.mark.parametrize(
+    "together",
+    [
+        {"warmup_iters": 50, "max_iters": 50},
+        {"warmup_iters": 100, "max_iters": 50, "decay_lr": False},
+        {"warmup_iters": 100, "max_iters": 0},
+        {"warmup_iters": 0, "lr_decay_iters": 1},
+        {"lr_decay_iters": 3000},
+        {"min_lr": 1e-2},  # constant after the warm-up
+        {"test_at": [1500]},
+        {"drop_pos": 0.5, "max_iters": 0},
+    ],
+)
+def test_what_makes_sense_together_is_taken(together):
+    assert TrainSettings(**together)
+
+
+def test_a_setting_without_effect_is_said(capsys):
+    train("--decay_lr=False", "--min_lr=1e-4", "--warmup_iters=9")
+    said = capsys.readouterr().err.splitlines()
+    names = ("min_lr", "warmup_iters")
+    assert sorted(said) == [f"note: {name} has no effect with decay_lr=False" for name in names]
+    configure(SampleSettings, ["--temperature=0", "--top_k=3"])
+    assert capsys.readouterr().err == "note: top_k has no effect with temperature=0\n"
+    train("--min_lr=1e-4")
+    configure(SampleSettings, ["--temperature=0"])
+    assert capsys.readouterr().err == ""
 
 
 def test_a_setting_never_changes():

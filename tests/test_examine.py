@@ -11,6 +11,7 @@ from test_schemes import COMPOSITES, MENTIONS
 from configurable import GPTConfig, UserError
 from model import GPT
 from runs.examine import errors_named, examine
+from scheme import load_file
 
 # a fault, and words of the sentence that it must lead to
 FAULTS = {
@@ -91,6 +92,24 @@ def test_digits_may_be_any_tokens_and_an_extension_is_examined_with_its_file(tmp
     sizes = {**SIZES, "vocab_size": 50257}
     assert examine(GPTConfig(pos="abacus(zero=784) + rope", **sizes)) == []
     assert examine(GPTConfig(pos="rope", extend="yarn + smooth(learned=True)", **SIZES)) == []
+
+
+@pytest.mark.parametrize("n_embd", [32, 1536])  # of the second, 341 tokens are read at once
+def test_a_table_of_L_x_L_is_refused_unless_it_says_so(n_embd, tmp_path):
+    source = (
+        "import torch\nfrom torch import nn\nfrom posenc import Piece\n\n\nclass Mine(Piece):\n"
+    )
+    source += "    def __init__(self, shape):\n        super().__init__()\n        length = shape.length\n"
+    source += "        self.m = nn.Parameter(torch.zeros(shape.n_head, length, length))\n"
+    method = "\n    def bias(self, h, i, j):\n        return self.m[h, i, j]\n"
+    path = tmp_path / "mine.py"
+    config = GPTConfig(pos="mine", **{**SIZES, "n_embd": n_embd, "block_size": 256})
+    path.write_text(source + method)
+    with pytest.raises(UserError, match="L positions only, set self.limit = .*bias in line 13"):
+        examine(config, path)
+    path.write_text(source + "        self.limit = length\n" + method)
+    load_file.cache_clear()
+    assert examine(config, path) == []
 
 
 MISTAKES = {

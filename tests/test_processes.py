@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import SIZE, Project, workplace
+from conftest import SIZE, Project, call, workplace
 from test_killed import wait_for_lines
 from test_train import identical, logged, metrics, run, saved
 
+import data.recall.prepare as recall
 import train
 from configurable import UserError, read_json
 from runs import processes
@@ -45,6 +46,22 @@ def test_two_processes_have_the_losses_weights_and_results_of_one(
         assert read_json(Path("two/config.json"))["processes"] == 2
         # one process goes on with what two began
         assert run(*SHARED, "--max_iters=9", "--out_dir=two") == 0
+
+
+def test_two_processes_share_rows_whose_numbers_of_targets_differ(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recall, "TRAIN_TOKENS", {"noise": 2**14})
+    recall.prepare(project.folder / "data/asked", longest=512, trained=128)
+    words = [*SIZE, "--dataset=asked", "--block_size=32", "--eval_lengths=32", "--max_iters=3"]
+    started = project.run(tmp_path, *TORCHRUN, "train.py", *words, "--out_dir=two")
+    assert started.process.returncode == 0, started.complained
+    with workplace(project.folder / "data", tmp_path):
+        assert call(train, *words, "--out_dir=one") == 0
+        one, two = logged("one"), logged("two")
+        for name in ("loss", "grad_norm"):
+            assert two[0][name] == pytest.approx(one[0][name], rel=1e-6), name
+            assert two[2][name] == pytest.approx(one[2][name], rel=1e-4), name
 
 
 @pytest.mark.slow

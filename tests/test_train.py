@@ -5,14 +5,16 @@ import math
 import os
 import shutil
 import signal
+import struct
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import REPOSITORY, SIZE, call, written
+from conftest import REPOSITORY, SIZE, call
 
 import data
+import data.recall.prepare as recall
 import evaluate
 import train
 from configurable import GPTConfig, TrainSettings, UserError, configure, read_json
@@ -26,7 +28,7 @@ from runs.checkpoint import (
     read_config,
     scheme_sha256,
 )
-from runs.log import diverged, logged
+from runs.log import diverged, flops_per_token, logged
 from runs.muon import Muon
 from runs.results import load_rows, select
 
@@ -142,7 +144,7 @@ def test_muon_takes_the_step_of_torch():
     weights = [torch.randn(shape, generator=generator) for shape in [(48, 16), (16, 48)] * 2]
     ours = [torch.nn.Parameter(w.clone()) for w in weights]
     theirs = [torch.nn.Parameter(w.clone()) for w in weights]
-    muon = Muon(ours, 1e-2, 0.1, torch.bfloat16)
+    muon = Muon({p: (1, [len(p)]) for p in ours}, 1e-2, 0.1, torch.bfloat16)
     reference = torch.optim.Muon(theirs, 1e-2, 0.1, adjust_lr_fn="match_rms_adamw")
     for _ in range(3):
         for a, b in zip(ours, theirs, strict=True):
@@ -153,6 +155,51 @@ def test_muon_takes_the_step_of_torch():
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
     assert muon.state_dict()["state"].keys() == reference.state_dict()["state"].keys()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"n_head": 4},
+        {"n_head": 4, "n_kv_head": 2, "mlp": "swiglu"},
+        {"n_head": 2, "kv_lora_rank": 8, "qk_rope_head_dim": 4},
+        {"n_head": 2, "kv_lora_rank": 8, "pos": "alibi"},
+    ],
+)
+def test_muon_treats_fused_matrices_as_the_ones_they_are(options: dict):
+    """As torch's Muon does matrices of their own."""
+    config = GPTConfig(**{"n_layer": 1, "n_embd": 16, "pos": "rope", "block_size": 8} | options)
+    torch.manual_seed(0)
+    model = GPT(config)
+    _, muon = train.configure_optimizers(model, settings(), torch.bfloat16)
+    attn, mlp = model.h[0].attn, model.h[0].mlp
+    rows = torch.arange  # of a matrix, which belong to each of those in it
+    expected = {p: [rows(len(p))] for p in muon.param_groups[0]["params"]}
+    if config.mlp == "swiglu":
+        expected[mlp.c_fc.weight] = rows(2 * config.mlp_width).split(config.mlp_width)
+    if config.kv_lora_rank:
+        widths = [config.kv_lora_rank, config.qk_rope_head_dim]
+        expected[attn.c_latent.weight] = rows(sum(widths)).split(widths)
+        of_heads = rows(32).view(config.n_head, 2, -1)  # keys and values in turn
+        expected[attn.c_up.weight] = [of_heads[:, 0].flatten(), of_heads[:, 1].flatten()]
+    else:
+        width = 4 * config.kv_heads
+        expected[attn.c_attn.weight] = rows(16 + 2 * width).split([16, width, width])
+    pairs = []
+    for p, parts in expected.items():
+        pairs += [(p, part, torch.nn.Parameter(p.detach()[part])) for part in parts if len(part)]
+    theirs = [parameter for _, _, parameter in pairs]
+    rate, decay = muon.defaults["lr"], muon.defaults["weight_decay"]
+    reference = torch.optim.Muon(theirs, rate, decay, adjust_lr_fn="match_rms_adamw")
+    for _ in range(2):
+        for p in expected:
+            p.grad = torch.randn(p.shape)
+        for p, part, parameter in pairs:
+            parameter.grad = p.grad[part].clone()
+        muon.step()
+        reference.step()
+    for p, part, parameter in pairs:
+        torch.testing.assert_close(p[part], parameter, atol=1e-5, rtol=0)
 
 
 # ---- going on
@@ -557,6 +604,109 @@ def test_accumulated_micro_batches_are_one_batch():
     assert torch.allclose(one, two, atol=1e-5)
 
 
+ASKED = "--dataset=asked --block_size=32 --eval_lengths=32 --eval_windows=64".split()
+
+
+@pytest.fixture
+def asked(corpora: Path, monkeypatch: pytest.MonkeyPatch):
+    """A corpus of rows with questions: of those of 32 tokens, half have no target, others 1 to 3."""
+    monkeypatch.setattr(recall, "TRAIN_TOKENS", {"noise": 2**14})
+    recall.prepare(corpora / "asked", longest=512, trained=128)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_the_loss_of_a_step_is_the_mean_over_all_its_targets(dtype: str, asked: None):
+    words = [*ASKED, f"--dtype={dtype}", "--max_iters=3"]
+    run(*words, "--batch_size=8", "--out_dir=one")
+    run(*words, "--batch_size=2", "--gradient_accumulation_steps=4", "--out_dir=four")
+    one, four = (metrics(folder) for folder in ("one", "four"))
+    _, targets = rows.batch(data.load("asked"), 32, 1337, 0, 8)
+    counts = [int((part >= 0).sum()) for part in torch.tensor(targets).split(2)]
+    assert 0 in counts and len(set(counts)) > 2
+    tolerance = 1e-6 if dtype == "float32" else 1e-3
+    for name in ("loss", "grad_norm"):
+        assert four[0][name] == pytest.approx(one[0][name], rel=tolerance), name
+        assert four[2][name] == pytest.approx(one[2][name], rel=100 * tolerance), name
+
+
+def test_the_loss_of_the_first_step_is_that_of_the_model(asked: None):
+    run(*ASKED, "--batch_size=8", "--out_dir=none", "--max_iters=0", "--grad_clip=0")
+    model = load_run("none", "cpu").model
+    x, y = (torch.from_numpy(z) for z in rows.batch(data.load("asked"), 32, 1337, 0, 8))
+    loss = model(x, y)[1]
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), math.inf)
+    run(*ASKED, "--batch_size=2", "--gradient_accumulation_steps=4", "--grad_clip=0")
+    (folder,) = Path("out").iterdir()
+    first = logged(folder)[0]
+    assert first["loss"] == pytest.approx(float(loss.detach()), rel=1e-6)
+    assert first["grad_norm"] == pytest.approx(float(norm), rel=1e-6)
+
+
+def test_a_step_without_any_target_has_no_loss_and_harms_nothing(asked: None):
+    assert run(*ASKED, "--batch_size=1", "--eval_iters=9", "--out_dir=run") == 0
+    empty = [line for line in logged("run") if line["loss"] is None]
+    assert empty and all(line["reason"] == "no targets in the step" for line in empty)
+    assert all(w.isfinite().all() for w in saved("run")["model"].values())
+    all_strict("run")
+    with pytest.raises(UserError, match="no validation sequence has a target: raise block_size"):
+        run(*ASKED, "--batch_size=1", "--block_size=2", "--eval_lengths=2", "--out_dir=two")
+    assert not Path("two").exists()
+
+
+def not_strict(name: str):
+    raise AssertionError(f"{name} is not JSON")
+
+
+def all_strict(folder: str):
+    """Read every line of every file of JSON in a folder as strict JSON."""
+    for path in Path(folder).rglob("*.json*"):
+        text = path.read_text(encoding="utf-8")
+        for part in text.splitlines() if path.suffix == ".jsonl" else [text]:
+            json.loads(part, parse_constant=not_strict)
+
+
+@pytest.mark.parametrize("name", ["wte.weight", "h.0.attn.c_attn.weight"])
+def test_where_float16_overflows_no_optimizer_steps(name: str, monkeypatch: pytest.MonkeyPatch):
+    """The gradient of one parameter, of AdamW or of Muon, overflows in the second step."""
+    configure_optimizers = train.configure_optimizers
+    calls = []
+
+    def overflows(gradient: torch.Tensor) -> torch.Tensor:
+        calls.append(gradient)
+        return gradient * math.inf if len(calls) == 2 else gradient
+
+    def hooked(model: GPT, *others: object) -> list:
+        model.get_parameter(name).register_hook(overflows)
+        return configure_optimizers(model, *others)
+
+    monkeypatch.setattr(train, "configure_optimizers", hooked)
+    words = ["--dtype=float16", "--optimizer=muon", "--grad_clip=0", "--decay_lr=False"]
+    run(*words, "--max_iters=1", "--out_dir=run")
+    before = saved("run")
+    run(*words, "--max_iters=2", "--out_dir=run")
+    after = saved("run")
+    assert identical(before["model"], after["model"])
+    assert identical(before["optimizers"], after["optimizers"])
+    assert after["scaler"]["scale"] == before["scaler"]["scale"] / 2
+    line = logged("run")[1]
+    assert line["grad_norm"] is None and line["reason"].endswith("float16 skips the step")
+    assert math.isfinite(line["loss"]) and not diverged("run")
+    all_strict("run")
+    run(*words, "--max_iters=3", "--out_dir=run")
+    assert not identical(after["model"], saved("run")["model"])
+
+
+def test_lines_of_older_runs_become_strict_when_they_go_on():
+    run("--max_iters=2", "--decay_lr=False", "--out_dir=run")
+    path = Path("run/metrics.jsonl")
+    lines = path.read_text(encoding="utf-8").replace('"mfu": null', '"mfu": NaN')
+    path.write_text(lines, encoding="utf-8")
+    run("--max_iters=3", "--decay_lr=False", "--out_dir=run")
+    all_strict("run")
+    assert [line["step"] for line in logged("run")] == [1, 2, 3]
+
+
 def test_a_step_reads_its_own_sequences_and_each_once(monkeypatch: pytest.MonkeyPatch):
     numbers = []
     batch = rows.batch
@@ -568,6 +718,37 @@ def test_a_step_reads_its_own_sequences_and_each_once(monkeypatch: pytest.Monkey
     monkeypatch.setattr(rows, "batch", recorded)
     run("--out_dir=run", "--gradient_accumulation_steps=2")
     assert numbers == list(range(8 * 2 * 4))
+
+
+# ---- operations
+
+
+def operations(pos: str, length: int, **options: object) -> int:
+    return flops_per_token(GPT(GPTConfig(pos=pos, block_size=length, **options)), length)
+
+
+def test_operations_are_those_of_nanogpt_and_of_the_keys_that_masks_show():
+    model = GPT(GPTConfig(pos="rope", block_size=1024))
+    dense = 6 * (model.parameter_count - sum(p.numel() for p in model.ln_f.parameters()))
+    attention = 12 * 4 * 128 * 1024  # 4 layers of 128, as nanoGPT counts, without causality
+    assert operations("rope", 1024) == dense + attention
+    causal = 1024 * 1025 / 2
+    shown = causal - (1024 - 128) * (1024 - 128 + 1) / 2  # of a window of 128
+    for pos, layers in (("window(size=128) + rope", 4), ("window(size=128) + rope | rope", 2)):
+        expected = dense + attention * (1 - layers / 4 * (1 - shown / causal))
+        assert operations(pos, 1024) == pytest.approx(expected, abs=1)
+    assert operations("window(size=128) + rope | rope", 1024, n_layer=1) < operations("rope", 1024)
+    # of a longer text, some of the queries
+    shown = 128 * (8192 - 128) + 128 * 129 / 2
+    expected = dense + 8 * attention * shown / (8192 * 8193 / 2)
+    assert operations("window(size=128) + rope", 8192) == pytest.approx(expected, rel=1e-3)
+    latent = dict(kv_lora_rank=32, qk_rope_head_dim=16)  # compared, and not in the values
+    turned = operations("rope", 256, **latent) - operations("rope", 128, **latent)
+    assert turned == 6 * 4 * 4 * (32 + 16 + 32) * 128
+    model.pos.extend("window(size=128)")
+    assert flops_per_token(model, 1024) == operations("window(size=128) + rope", 1024)
+    model.drop_positions()
+    assert flops_per_token(model, 1024) == operations("rope", 1024)
 
 
 # ---- Weights & Biases
@@ -612,9 +793,52 @@ def test_wandb_gets_the_steps_and_the_curve_of_a_run(monkeypatch: pytest.MonkeyP
     assert log.summary
 
 
-def test_wandb_works_offline(monkeypatch: pytest.MonkeyPatch):
-    pytest.importorskip("wandb")
+def records(content: bytes):
+    """The records of a .wandb file: a log in LevelDB's format, of blocks of 32 KiB."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    place, parts = 7, b""  # after wandb's header
+    while place + 7 <= len(content):
+        left = 32768 - place % 32768
+        if left < 7:  # the rest of a block
+            place += left
+            continue
+        size, kind = struct.unpack_from("<HB", content, place + 4)  # after the checksum
+        parts += content[place + 7 : place + 7 + size]
+        place += 7 + size
+        if kind in (1, 4):  # whole, or its last part
+            yield Record.FromString(parts)
+            parts = b""
+
+
+def test_wandb_loses_no_row_whatever_comes_first(monkeypatch: pytest.MonkeyPatch):
+    """Training, a test on the way, the test, and all again with more steps, as wandb's server sees
+    it: one run that goes on.
+    """
+    wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    assert run("--out_dir=run", "--wandb_log=True", "--max_iters=2") == 0
-    assert len(written(Path("run/wandb"), "offline-run-*/*.wandb")) > 1000
+    words = ["--out_dir=run", "--wandb_log=True", "--decay_lr=False"]
+    one_run = wandb.init(dir=Path.cwd())
+    finish = one_run.finish
+    with monkeypatch.context() as patch:
+        patch.setattr(wandb, "init", lambda **about: one_run)
+        patch.setattr(one_run, "finish", lambda: None)
+        assert run(*words, "--max_iters=4", "--test_at=2") == 0
+        assert run(*words, "--max_iters=8", "--test_at=6") == 0
+    finish()
+    (path,) = Path("wandb").glob("offline-run-*/*.wandb")
+    rows_seen, axes = [], {}
+    for record in records(path.read_bytes()):
+        if record.HasField("history"):
+            items = record.history.item
+            rows_seen.append({(i.key or i.nested_key[0]): json.loads(i.value_json) for i in items})
+        if record.HasField("metric"):
+            axes[record.metric.name or record.metric.glob_name] = record.metric.step_metric
+    steps = [row for row in rows_seen if "loss" in row]
+    assert [row["step"] for row in steps] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert [row["loss"] for row in steps] == [line["loss"] for line in logged("run")]
+    tests = [key for row in rows_seen for key in row if key.startswith("extrapolation/fixed_")]
+    name = "extrapolation/fixed_targets"
+    assert tests == 3 * [f"{name} at step 2"] + 3 * [name] + 3 * [f"{name} at step 6"] + 3 * [name]
+    assert axes["*"] == "step" and axes[name] == "extrapolation/N"

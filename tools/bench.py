@@ -35,7 +35,7 @@ from runs.answers import BATCH_TOKENS
 from runs.log import flops_per_token
 from runs.results import show
 from tools import BenchSettings
-from train import MeanLoss, compile_loss, configure_optimizers
+from train import SummedLoss, compile_loss, configure_optimizers
 
 CUBE = 2048  # rows and columns of the multiplied matrices
 LEGEND = (
@@ -67,7 +67,7 @@ def prepare(
     y = texts[:, 1:]
 
     if part == "train":
-        loss_fn = MeanLoss(model)
+        loss_fn = SummedLoss(model)
         optimizers = configure_optimizers(model, s, compute.dtype)
         compile_loss(loss_fn, s, compute.kind)
 
@@ -76,7 +76,7 @@ def prepare(
             for _ in range(s.gradient_accumulation_steps):
                 with device.autocast(compute):
                     loss = loss_fn(x, y)
-                (loss / s.gradient_accumulation_steps).backward()
+                (loss / s.tokens_per_step).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), s.grad_clip or torch.inf)
             for optimizer in optimizers:
                 optimizer.step()
