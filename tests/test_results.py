@@ -732,7 +732,7 @@ def test_evaluate_keeps_prints_and_draws_what_it_measured(out, capsys, monkeypat
         pos, seed = about["pos"], about["seed"]
         return result(pos, seed, flat, lengths=settings.eval_lengths)
 
-    def open_model(name, settings):
+    def open_model(name, settings, first_token=True):
         s = TrainSettings(pos={"out/a": "alibi"}.get(name, "rope"), seed=1)
         model = SimpleNamespace(extend=None)
         compute = SimpleNamespace(reason="cpu")
