@@ -175,7 +175,14 @@ def provenance() -> dict:
         git = "git describe --always --abbrev=40 --dirty --exclude=*".split()
         commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True).stdout.strip()
     sources = hashlib.sha256()
-    for path in sorted([*ROOT.glob("*.py"), *ROOT.glob("runs/*.py"), *ROOT.glob("data/*.py")]):
+    for path in sorted(
+        [
+            *ROOT.glob("*.py"),
+            *ROOT.glob("runs/*.py"),
+            *ROOT.glob("runs/*.toml"),
+            *ROOT.glob("data/*.py"),
+        ]
+    ):
         sources.update(path.read_bytes())
     return {
         "command": sys.argv,
