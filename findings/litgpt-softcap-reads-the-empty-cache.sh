@@ -7,7 +7,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder"
 python3 -m venv venv
-venv/bin/pip install --quiet torch==2.13.0 litgpt==0.5.13
+venv/bin/pip install --quiet --no-compile torch==2.13.0 litgpt==0.5.13
 venv/bin/python -W ignore - <<'PYTHON'
 import importlib.metadata
 

@@ -7,7 +7,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder"
 python3 -m venv venv
-venv/bin/pip install --quiet 'mlx[cpu]==0.32.4' transformers==5.23.0 mlx-lm==0.32.2
+venv/bin/pip install --quiet --no-compile 'mlx[cpu]==0.32.4' transformers==5.23.0 mlx-lm==0.32.2
 venv/bin/python -W ignore - <<'PYTHON'
 import importlib.metadata
 import json

@@ -7,7 +7,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder"
 python3 -m venv venv
-venv/bin/pip install --quiet pandas==3.1.1
+venv/bin/pip install --quiet --no-compile pandas==3.1.1
 venv/bin/python -W ignore - <<'PYTHON'
 import io
 

@@ -7,7 +7,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder"
 python3 -m venv venv
-venv/bin/pip install --quiet safetensors==0.8.0 numpy==2.4.6
+venv/bin/pip install --quiet --no-compile safetensors==0.8.0 numpy==2.4.6
 venv/bin/python -W ignore - <<'PYTHON'
 import importlib.metadata
 

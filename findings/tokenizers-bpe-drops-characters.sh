@@ -7,7 +7,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder"
 python3 -m venv venv
-venv/bin/pip install --quiet tokenizers==0.23.3
+venv/bin/pip install --quiet --no-compile tokenizers==0.23.3
 venv/bin/python -W ignore - <<'PYTHON'
 import tokenizers
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers

@@ -7,7 +7,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder"
 python3 -m venv venv
-venv/bin/pip install --quiet transformers==5.23.0
+venv/bin/pip install --quiet --no-compile transformers==5.23.0
 venv/bin/python -W ignore - <<'PYTHON'
 import json
 from pathlib import Path

@@ -7,7 +7,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder"
 python3 -m venv venv
-venv/bin/pip install --quiet wandb==0.31.0
+venv/bin/pip install --quiet --no-compile wandb==0.31.0
 venv/bin/python -W ignore - <<'PYTHON'
 import os
 
