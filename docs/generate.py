@@ -32,6 +32,7 @@ prints the full description of a scheme: formula, paper, options, parameters, th
 The well-known schemes are in `posenc.py`, each of the others in its own file in `zoo/`, loaded like
 yours (`--pos_file`). `--drop_pos=0.13` trains the last 13 % of the steps without the scheme,
 whichever it is (DroPE). Names that end in `2d` are for square images, read row by row.
+[libraries.md](libraries.md) says which expression equals a scheme of another library.
 
 The first table lists the schemes, for `--pos`, the second the extensions of a trained model, for
 `--extend`. A default of `None` depends on the model. L is the training length. Verdicts that cite
