@@ -226,6 +226,9 @@ class Positions:
         layer_type = self.types[number]
         parameters = self.get("rope_parameters") or family.get("parameters") or {}
         scaling = self.get("rope_scaling") or {}
+        if "scaled" in family or family["nested"]:
+            flat = [key for key, value in parameters.items() if not isinstance(value, dict | None)]
+            self.ignored += [f"{key} of rope_parameters, which is by type of layer" for key in flat]
         if "scaled" in family:  # a table for each type, and rope_scaling is for some of them
             rope = parameters.get(layer_type) or {}
             if layer_type[0] in family["scaled"]:

@@ -311,6 +311,10 @@ IGNORED = [
         ["original_max_position_embeddings of the rope parameters: the top level's counts"],
     ),
     (dict(model_type="gpt_neox", rope_theta=5e4), ["rope_theta"]),
+    (
+        dict(model_type="gemma3_text", rope_parameters=dict(rope_type="linear", factor=8.0)),
+        ["rope_type of rope_parameters, which is by", "factor of rope_parameters"],
+    ),
     (dict(model_type="gpt_neox", rotary_emb_base=5e4, rotary_pct=0.5), []),
     (
         dict(
