@@ -734,9 +734,9 @@ class Yarn(Scaled):
         attention_factor: PositiveFloat | None = None,
     ):
         super().__init__(shape, factor=factor)
-        if alpha >= beta:
-            raise UserError(f"{scheme_name(self)}: {alpha} turns must be below {beta} turns")
-        if attention_factor and (mscale, mscale_all_dim) != (1.0, 0.0):
+        if alpha > beta:
+            raise UserError(f"{scheme_name(self)}: {alpha} turns must not exceed {beta} turns")
+        if attention_factor and (mscale != 1.0 or mscale_all_dim and not shape.latent):
             raise UserError("yarn: attention_factor replaces what mscale gives: set only one")
         if not (shape.latent and mscale_all_dim):
             self.temperature = None

@@ -28,7 +28,7 @@ from configurable import GPTConfig, UserError, read_json, run_program, write_jso
 from data.download import model_folder
 from model import GPT
 from posenc import Piece
-from runs.positions import ORIGINAL, ROPE_TYPES, TABLE, Positions, pattern_of
+from runs.positions import ORIGINAL, ROPE_TYPES, TABLE, Positions, pattern_of, read_positions
 from scheme import all_pieces, options_of, parse
 
 # The families whose weights can be imported: see families.toml
@@ -241,6 +241,10 @@ def load_model(name: str | Path) -> GPT:
     try:
         for file in weight_files(folder):
             for key, x in load_file(file).items():
+                if key in weights:
+                    raise UserError(f"{key} is in two files: keep one")
+                if x.is_floating_point() and x.element_size() == 1:
+                    raise UserError(f"{key} is of {x.dtype}: quantised weights are not read")
                 # old files of gpt2 and bloom have no prefix, and there are buffers in them
                 key = re.sub(r"^(h|ln_f|wte|wpe|word_embeddings\w*)\.", r"transformer.\1.", key)
                 if not re.search(r"\.(attn|attention)\.(masked_)?bias$|rotary_emb\.inv_freq$", key):
@@ -270,8 +274,13 @@ def load_model(name: str | Path) -> GPT:
         if theirs is None or theirs.shape != shape:
             raise UserError(f"{name} lacks the weight {their_name} of shape {tuple(shape)}")
         view.copy_(theirs.reshape(view.shape))
-    if model.config.tie_embeddings:
+    head = weights.get("lm_head.weight")
+    if model.config.tie_embeddings and head is not None:
         left_over.discard("lm_head.weight")
+        if not torch.equal(head.float(), model.wte.weight):
+            raise UserError(
+                f"{name} has tie_word_embeddings=true and another lm_head.weight: set it to false"
+            )
     if left_over:
         raise UserError(
             f"{name} has weights that a {kind} does not have: {', '.join(sorted(left_over)):.200}"
@@ -283,7 +292,7 @@ def load_model(name: str | Path) -> GPT:
 
 def trained_length(name: str | Path) -> int:
     """The longest length that a model was trained at, in tokens, by its config.json."""
-    return Positions(read_json(model_folder(name) / "config.json")).length
+    return read_positions(model_folder(name) / "config.json").length
 
 
 @torch.no_grad()

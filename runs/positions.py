@@ -8,13 +8,14 @@ says what each model_type takes where a config.json is silent, and which keys it
 """
 
 import difflib
+import math
 import re
 import tomllib
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from configurable import UserError
+from configurable import UserError, read_json
 
 TABLE = tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))
 FAMILIES = TABLE["families"]
@@ -44,7 +45,9 @@ def pattern_of(layers: list[str]) -> str:
     branches = []
     for layer, run in groupby(layers[:period]):
         count = len(list(run))
-        branches.append(f"{count} * ({layer})" if count > 1 else layer)
+        if count > 1 and " " in layer:
+            layer = f"({layer})"
+        branches.append(f"{count} * {layer}" if count > 1 else layer)
     return " | ".join(branches)
 
 
@@ -53,9 +56,11 @@ def unread(values, read):
     known = {"partial_rotary_factor", "rotary_pct", "rotary_emb_base", *ROPE_KEYS}
     for family in FAMILIES.values():
         known.update(word.rpartition(":")[2] for word in family.get("keys", "").split())
+    for row in ROPE_TYPES.values():
+        known.update(row["reads"])
     keys = []
     for key, value in values.items():
-        if key in read or key[0] == "_" or value in (None, False) or isinstance(value, dict):
+        if key in read or key.startswith("_") or key.endswith("_config") or not value:
             continue
         near = difflib.get_close_matches(key, known, 1, 0.9)
         if near and near[0] != key:
@@ -63,6 +68,16 @@ def unread(values, read):
         elif near or re.search("rope|rotary|alibi|yarn", key):
             keys.append(key)
     return keys
+
+
+def read_positions(path: Path) -> "Positions":
+    """The positions of a config.json; UserError if it cannot be read."""
+    try:
+        return Positions(read_json(path))
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(f"{path} is no config.json of a model: {error!s:.200}") from error
 
 
 class Positions:
@@ -79,6 +94,8 @@ class Positions:
         kind = str(values.get("model_type") or config.get("model_type"))
         if f"{kind}_text" in FAMILIES:  # a model of text and pictures that has its text at the top
             kind = f"{kind}_text"
+        if kind in TABLE["refused"]:
+            raise UserError(f"a {kind} cannot be read here: {TABLE['refused'][kind]}")
         self.kind = kind
         self.values = values
         self.ignored = []
@@ -92,6 +109,8 @@ class Positions:
                 raise UserError(
                     f"type {kind:.60} is unknown, without any of {', '.join(ROPE_KEYS)}"
                 )
+        # rope_parameters has a table for each type of layer
+        self.by_type = self.family["nested"] or "scaled" in self.family
         # our name of each key that the family reads -> theirs
         self.names = {}
         if self.family["kind"] == "rope":
@@ -120,8 +139,13 @@ class Positions:
             if values.get(key) is not None:
                 self.notes.append(f"{key}: {sentence}")
         lengths = TABLE["sizes"]["length"]
+        for key in lengths:
+            if values.get(key) not in (None, self.length):
+                self.ignored.append(f"{key}={values[key]}: the length is {self.length}")
         read = [*self.names.values(), *lengths, self.width_key, "qk_nope_head_dim"]
-        if self.first_length != self.length:
+        # a key of another family that says the same
+        read += [ours for ours in self.names if values.get(ours) == self.get(ours)]
+        if self.first_length != self.length and not self.by_type:
             read.append(ORIGINAL)
         self.ignored += unread(values, read)
         if values is not config:
@@ -129,17 +153,25 @@ class Positions:
         # a key counts once, in however many layers it was met
         self.ignored = list(dict.fromkeys(self.ignored))
         self.notes = list(dict.fromkeys(self.notes))
+        if kind not in FAMILIES:  # who knows what it reads
+            self.notes += [f"perhaps nothing reads {key}" for key in self.ignored]
+            self.ignored = []
 
     def get(self, name, default=None):
         """The value of a key, by our name for it; the default if it is null, absent or not read."""
         value = self.values.get(self.names.get(name))
+        if isinstance(value, str) and name != "position_embedding_type":
+            raise UserError(f"{name} = {value!r:.60} is a text: write a number without quotes")
         return default if value is None else value
 
     def size(self, name):
         """A size of the model: of config.json, or of the class; UserError if there is neither."""
         for key in TABLE["sizes"][name]:
             if self.values.get(key) is not None:
-                return int(self.values[key])
+                size = self.values[key]
+                if not isinstance(size, int) or size < 1:
+                    raise UserError(f"{key} = {size!r:.60} is no whole number above 0")
+                return size
         default = self.class_sizes.get(name)
         if name == "length" and not default:
             default = ASSUMED_LENGTH
@@ -169,7 +201,7 @@ class Positions:
             return Layer("alibi", f"slopes(scale={width**-0.5})", width)
         if kind != "rope":
             return Layer(kind, "", width)
-        if self.rotates(number):
+        if self.rotates(number, layer_type):
             pos, extend = self.rotation(number, width)
         else:
             pos = "nope"
@@ -191,22 +223,33 @@ class Positions:
         """The type of each layer, as in transformers' `layer_types`."""
         types = self.get("layer_types")
         pattern = self.family["pattern"]
+        if "use_sliding_window" in self.names and not self.window:
+            pattern = pattern or "f"
+        if types and len(types) != self.n_layer:
+            raise UserError(f"layer_types has {len(types)} types for {self.n_layer} layers")
+        if types:
+            return [TABLE["layer_types"].get(name, name) for name in types]
+        if not pattern:
+            raise UserError(
+                f"layer_types is missing, and the rule that a {self.kind} has instead is not known "
+                "here: save the config.json anew with transformers 5"
+            )
         every = self.get("every")
-        if "layer_types" in self.names and not types and pattern == "f":
-            self.notes.append("layer_types is missing: all layers are taken for full attention")
         if pattern == "max_window_layers":  # the first layer with a window
             first = self.get("max_window_layers", 28)
             pattern = "f" * first + "s" * self.n_layer
         elif every:  # the last of so many layers is the other one
             pattern = pattern[0] * (every - 1) + pattern[-1]
+        elif self.family["nope"] == "no_rope_layers":
+            rotating, other = pattern
+            pattern = [
+                rotating if self.rotates(number, "") else other for number in range(self.n_layer)
+            ]
         if "s" in pattern and not self.window:
             pattern = "f"
-        types = types or [pattern[number % len(pattern)] for number in range(self.n_layer)]
-        if len(types) != self.n_layer:
-            raise UserError(f"layer_types has {len(types)} types for {self.n_layer} layers")
-        return [TABLE["layer_types"].get(name, name) for name in types]
+        return [TABLE["layer_types"][pattern[n % len(pattern)]] for n in range(self.n_layer)]
 
-    def rotates(self, number):
+    def rotates(self, number, layer_type):
         """Whether a layer rotates queries and keys."""
         nope = self.family["nope"]
         if nope == "no_rope_layers":  # misnamed: 1 means that the layer rotates
@@ -218,7 +261,7 @@ class Positions:
         if self.family.get("nope_needs_window") and not self.window:
             nope = ""
         is_rope = self.get("position_embedding_type", "rope") == "rope"
-        return is_rope and self.types[number][0] not in nope
+        return is_rope and layer_type[0] not in nope
 
     def rope_of(self, number):
         """The rope parameters of a layer, with its base as rope_theta."""
@@ -226,19 +269,24 @@ class Positions:
         layer_type = self.types[number]
         parameters = self.get("rope_parameters") or family.get("parameters") or {}
         scaling = self.get("rope_scaling") or {}
-        if "scaled" in family or family["nested"]:
-            flat = [key for key, value in parameters.items() if not isinstance(value, dict | None)]
-            self.ignored += [f"{key} of rope_parameters, which is by type of layer" for key in flat]
-        if "scaled" in family:  # a table for each type, and rope_scaling is for some of them
+        if self.by_type:
+            types = TABLE["layer_types"].values()
+            self.ignored += [
+                f"{key} of rope_parameters, which is by type of layer"
+                for key in parameters
+                if key not in types and key != "hybrid_sliding"
+            ]
+        elif scaling and self.get("rope_parameters", scaling) != scaling:
+            self.ignored.append("rope_parameters: rope_scaling replaces it as a whole")
+        is_new = self.kind not in FAMILIES and layer_type in parameters
+        if "scaled" in family:  # rope_scaling is for some types
             rope = parameters.get(layer_type) or {}
             if layer_type[0] in family["scaled"]:
                 rope = rope | scaling
+        elif family["nested"] or is_new:
+            rope = parameters.get(layer_type) or {}
         else:
-            if scaling and self.get("rope_parameters", scaling) != scaling:
-                self.ignored.append("rope_parameters: rope_scaling replaces it as a whole")
             rope = scaling or parameters
-            if family["nested"] or layer_type in rope:  # a table for each type
-                rope = rope.get(layer_type) or {}
         base = self.get("rope_theta")
         default = family["base"]
         if layer_type == "sliding_attention" and "local_base" in family:
@@ -250,7 +298,6 @@ class Positions:
         base = inside or base or default
         if self.get("layer_rope_theta"):
             base = self.get("layer_rope_theta")[number]
-        rope = {key: value for key, value in rope.items() if value is not None}
         return rope | {"rope_theta": float(base)}
 
     def rotation(self, number, width):
@@ -260,17 +307,32 @@ class Positions:
         rope_type = rope.get("rope_type") or rope.get("type") or "default"
         if self.kind.startswith("phi3") and rope_type in ("su", "yarn"):
             rope_type = "longrope"
-        if rope_type == "dynamic" and "alpha" in self.names and rope.get("alpha"):
-            rope_type = "ntk_alpha"  # Hunyuan
-            rope["factor"] = rope["alpha"]
-        if rope_type not in ROPE_TYPES:
+        inside = self.family["inside"].split()
+        if rope_type == "mrope" and "mrope_section" in inside:  # plain rotation, of a text
+            rope_type = "default"
+        row = ROPE_TYPES.get(rope_type)
+        if rope_type == "dynamic" and "alpha" in inside and rope.get("alpha"):
+            row = TABLE["ntk_alpha"]
+            rope = rope | {"factor": rope["alpha"]}
+        if row is None:
             raise UserError(f"rope_type {rope_type} is none of {', '.join(ROPE_TYPES)}")
-        row = ROPE_TYPES[rope_type]
         for key in row["required"]:
-            if key not in rope:
+            is_ratio = rope_type == "yarn" and key in rope  # null: that of the lengths
+            if rope.get(key) is None and not is_ratio:
                 raise UserError(
                     f"rope_type {rope_type} needs {key}, which is missing: transformers refuses it"
                 )
+        rope = {key: value for key, value in rope.items() if value is not None}
+        for key, value in rope.items():
+            if isinstance(value, str) and key not in ("rope_type", "type"):
+                raise UserError(f"{key} = {value!r:.60} is a text: write a number without quotes")
+        mscales = {rope[key] for key in ("short_mscale", "long_mscale") if key in rope}
+        if "long_mscale" in inside and mscales:  # Phi-3.5-MoE
+            if len(mscales) > 1:
+                raise UserError("short_mscale and long_mscale differ, which is not computed here")
+            rope["attention_factor"] = mscales.pop()
+        if self.is_latent and rope.get("mscale_all_dim") and rope_type not in ("default", "yarn"):
+            raise UserError(f"rope_type {rope_type} with mscale_all_dim is not computed here")
         read = {"rope_type", "type", "rope_theta", *row["reads"]}
 
         # the scheme
@@ -292,7 +354,11 @@ class Positions:
             if theirs in rope and theirs in read:
                 options[ours] = rope[theirs]
         if ORIGINAL in read:
-            self.first_length = self.values.get(ORIGINAL) or rope.get(ORIGINAL) or self.length
+            outside = None if self.by_type else self.values.get(ORIGINAL)
+            first = outside or rope.get(ORIGINAL) or self.length
+            if self.first_length not in (first, self.length):
+                raise UserError(f"layers differ in {ORIGINAL}, which is not computed here")
+            self.first_length = first
             if rope.get(ORIGINAL, self.first_length) != self.first_length:
                 self.ignored.append(f"{ORIGINAL} of the rope parameters: the top level's counts")
             ratio = self.length / self.first_length
@@ -307,6 +373,10 @@ class Positions:
             for name in ("mscale", "mscale_all_dim"):
                 if options.pop(name, None):
                     read.discard(name)
+            if self.is_latent and rope.get("mscale_all_dim"):  # but not in DeepSeek's other factor
+                options["mscale_all_dim"] = rope["mscale_all_dim"]
+                options.setdefault("attention_factor", 1 + 0.1 * math.log(options["factor"]))
+                read.add("mscale_all_dim")
         if rope_type == "longrope":
             options = {"file": "'config.json'", **options}
         extend = row["extension"]
@@ -314,6 +384,6 @@ class Positions:
             extend += f"({', '.join(f'{name}={value}' for name, value in options.items())})"
         elif rope_type == "proportional":
             extend = ""
-        for key in rope.keys() - read - self.names.keys():
+        for key in sorted(rope.keys() - read - {*inside}):
             self.ignored.append(f"{key} of the rope parameters, with rope_type {rope_type}")
         return f"{text})", extend

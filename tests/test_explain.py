@@ -60,7 +60,7 @@ def test_the_program_says_what_an_expression_is(monkeypatch, capsys):
     assert "options: base=10000.0" in text and "wavelength" in text and "parameters: " in text
     text = explained(monkeypatch, capsys, "yarn(factor=8)", "--length=512")
     assert "extended by yarn(factor=8)" in text and "N = 512" in text
-    assert "scores x 1.4591" in text  # (0.1 ln 8 + 1)^2
+    assert "turned columns x 1.4591" in text  # (0.1 ln 8 + 1)^2
     assert "turns trained" not in explained(monkeypatch, capsys, "alibi")
     assert "rope + alibi" in explained(monkeypatch, capsys, "rope", "+", "alibi")  # not quoted
     with pytest.raises(UserError, match="did you mean alibi"):
@@ -121,7 +121,7 @@ def test_a_model_is_explained_layer_by_layer(monkeypatch, capsys, tmp_path):
         text = capsys.readouterr().out
         assert "pos     5 * (rope(base=10000.0) + window(size=512)) | rope(base=1000000.0)" in text
         assert "extend  5 * none | pi(factor=8.0)" in text
-        assert "layer 0 and 9 like it:" in text and "layer 5 and 1 like it:" in text
+        assert "layer 0, one of 10 alike:" in text and "layer 5, one of 2 alike:" in text
         assert "16 of 16 columns turn" in text and "N = 8192" in text
         assert "NOTHING READS" not in text
 
@@ -136,3 +136,20 @@ def test_a_model_with_a_key_that_nothing_reads_is_an_error(monkeypatch, capsys, 
     assert "NOTHING READS rope_thetha: did you mean rope_theta?" in text
     assert "NOTHING READS sliding_window" in text
     assert "8 of 16 columns turn" in text and "the frequencies change with every length" in text
+
+
+def test_a_config_that_cannot_be_read_is_another_exit_status(monkeypatch, capsys, tmp_path):
+    path = tmp_path / "config.json"
+    for text, sentence in (
+        ("[1]", "missing or not readable JSON"),
+        ('{"model_type": "new"}', "type new is unknown"),
+        (json.dumps(GEMMA | dict(layer_types=[0, 1])), "2 types for 12 layers"),
+        (json.dumps(GEMMA | dict(layer_types=[[]] * 12)), "is no config.json of a model"),
+        (json.dumps(GEMMA | dict(rope_scaling="linear")), "is a text: write a number"),
+        (json.dumps(GEMMA | dict(max_position_embeddings="4096")), "is no whole number"),
+        (json.dumps(GEMMA | dict(rope_theta="10000")), "is a text: write a number"),
+    ):
+        path.write_text(text)
+        monkeypatch.setattr(sys, "argv", ["explain", str(path)])
+        assert explain.main() == 2
+        assert sentence in capsys.readouterr().err

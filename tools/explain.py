@@ -7,7 +7,7 @@
 
 FOLDER may also be a config.json, or a name such as HuggingFaceTB/SmolLM-135M: what transformers
 5.23 makes of its positions, and which keys it does not read. If there are such, the exit status
-is 1.
+is 1, and 2 if it cannot be read.
 
 The table has a line for each pair of columns that a rotary scheme rotates. A pair that completes a
 turn within the training length L (block_size) sees every angle in training; a slower pair reaches
@@ -30,13 +30,13 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from configurable import configure, read_json, run_program
+from configurable import UserError, configure, run_program
 from data.download import model_folder
 from model import GPT
 from posenc import Extension, Rotary, Shape, scheme_name
 from runs.examine import examine
 from runs.huggingface import is_huggingface
-from runs.positions import Positions, pattern_of
+from runs.positions import pattern_of, read_positions
 from scheme import Scheme, extended_ids, find, options_of, parse
 from tools import ExplainSettings
 
@@ -58,9 +58,9 @@ def pair_table(scheme: Scheme, rotary: Rotary, length: int) -> pd.DataFrame:
     inv_freq, _ = rotary.frequencies(trained)
     extended, _ = rotary.frequencies(length, scheme.maps)
     frame = pd.DataFrame()
-    frame["wavelength"] = 2 * math.pi / inv_freq.detach().numpy()
+    frame["wavelength"] = (2 * math.pi / inv_freq.detach()).numpy()  # inf: it never turns
     frame["turns trained"] = span / frame["wavelength"]
-    frame["wavelength at N"] = 2 * math.pi / extended.detach().numpy()
+    frame["wavelength at N"] = (2 * math.pi / extended.detach()).numpy()
     frame["turns at N"] = float(ids[-1] - ids[0]) / frame["wavelength at N"]
     as_far = frame["turns at N"] <= 1.02 * frame["turns trained"]
     frame["all seen"] = (frame["turns trained"] >= 1) | as_far
@@ -75,30 +75,37 @@ def print_rotary(scheme: Scheme, length: int) -> None:
         unseen = len(frame) - frame["all seen"].sum()
         print(f"\n{scheme_name(rotary)} of base {rotary.base:g}, N = {length}\n")
         print(frame.reset_index().to_string(index=False, float_format="%.3f"))
-        print(f"\n{unseen} of {len(frame)} pairs meet angles never seen\nscores x {factor**2:.4f}")
+        print(f"\n{unseen} of {len(frame)} pairs meet angles never seen")
+        print(f"cosines and sines x {factor:.4f}: products of turned columns x {factor**2:.4f}")
 
 
 def explain_model(name: str, length: int | None) -> int:
     """Explain the positions of a config.json, or of the model of a folder or name, for texts of
-    `length` tokens, by default as long as it was trained. Returns 1 if keys have no effect, or 0.
+    `length` tokens, by default as long as it was trained.
+
+    Returns the exit status: 1 if keys have no effect, 2 if it cannot be read.
     """
-    path = Path(name)
-    if not path.is_file():
-        path = model_folder(name, ["config.json"]) / "config.json"
-    found = Positions(read_json(path))
+    try:
+        path = Path(name)
+        if not path.is_file():
+            path = model_folder(name, ["config.json"]) / "config.json"
+        found = read_positions(path)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     first = found.first_length
     print(f"{path}: of type {found.kind}, read as transformers 5.23 reads it")
-    print(f"pos     {parse(pattern_of([x.pos or 'nope' for x in found.layers])).text}")
-    print(f"extend  {parse(pattern_of([x.extend or 'none' for x in found.layers])).text}")
-    print(f"first trained at L = {first}, at most at {found.length}")
+    print(f"pos     {pattern_of([x.pos or '(no attention)' for x in found.layers])}")
+    print(f"extend  {pattern_of([x.extend or 'none' for x in found.layers])}")
+    print(f"first trained at L = {first}, at most at {max(first, found.length)}")
     for key in found.ignored:
         print(f"NOTHING READS {key}")
     for note in found.notes:
         print(f"note: {note}")
     for layer in dict.fromkeys(found.layers):
         extended = f", extended by {layer.extend}" if layer.extend else ""
-        print(f"\nlayer {found.layers.index(layer)} and {found.layers.count(layer) - 1} like it:")
-        print(f"{layer.pos or 'none'}{extended}")
+        print(f"\nlayer {found.layers.index(layer)}, one of {found.layers.count(layer)} alike:")
+        print(f"{layer.pos or '(no attention)'}{extended}")
         if layer.words:
             print(layer.words)
         if not layer.pos:
@@ -115,7 +122,7 @@ def explain_model(name: str, length: int | None) -> int:
         for piece in [*scheme.pieces.values(), *scheme.extensions.values()]:
             if piece.temperature:
                 last = piece.temperature(torch.tensor([(length or found.length) - 1.0]))
-                print(f"{scheme_name(piece)}: scores x {float(last):.4f} at the last position")
+                print(f"{scheme_name(piece)}: all scores x {float(last):.4f} at the last position")
         print_rotary(scheme, length or found.length)
     return 1 if found.ignored else 0
 
