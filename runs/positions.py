@@ -326,11 +326,6 @@ class Positions:
         for key, value in rope.items():
             if isinstance(value, str) and key not in ("rope_type", "type"):
                 raise UserError(f"{key} = {value!r:.60} is a text: write a number without quotes")
-        mscales = {rope[key] for key in ("short_mscale", "long_mscale") if key in rope}
-        if "long_mscale" in inside and mscales:  # Phi-3.5-MoE
-            if len(mscales) > 1:
-                raise UserError("short_mscale and long_mscale differ, which is not computed here")
-            rope["attention_factor"] = mscales.pop()
         if self.is_latent and rope.get("mscale_all_dim") and rope_type not in ("default", "yarn"):
             raise UserError(f"rope_type {rope_type} with mscale_all_dim is not computed here")
         read = {"rope_type", "type", "rope_theta", *row["reads"]}
