@@ -6,9 +6,10 @@
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-python3 -m venv "$folder/venv"
-"$folder/venv/bin/pip" install --quiet --no-compile torch==2.13.0 transformers==5.23.0
-"$folder/venv/bin/python" - <<'PYTHON'
+cd "$folder"
+python3 -m venv venv
+venv/bin/pip install --quiet --no-compile torch==2.13.0 transformers==5.23.0
+venv/bin/python -W ignore - <<'PYTHON'
 import sys
 
 import torch
