@@ -282,9 +282,11 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
             "drop_pos rounds to none of the steps, or to all: change it, or raise max_iters": (
                 self.drop_pos and self.max_iters and n_dropped in (0, self.max_iters)
             ),
-            "the schedule ends before its warm-up: lower warmup_iters, or raise max_iters and "
-            "lr_decay_iters": self.decay_lr and self.max_iters and self.warmup >= last_step,
-            "min_lr is above learning_rate, the highest: lower it": (
+            f"the schedule ends before its warm-up of {self.warmup} steps: lower warmup_iters, or "
+            "raise max_iters and lr_decay_iters": self.decay_lr
+            and self.max_iters
+            and self.warmup >= last_step,
+            f"min_lr={self.min_lr} is above learning_rate, {self.highest_lr}: lower it": (
                 self.decay_lr and self.min_lr and self.min_lr > self.highest_lr
             ),
             "test_at is after the last step: raise max_iters": (

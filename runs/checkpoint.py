@@ -245,6 +245,8 @@ def read_config(folder: str | Path) -> dict:
         near = difflib.get_close_matches(Path(folder).name, runs, 1)
         advice = f"did you mean out/{near[0]}?" if near else "name a run folder, as out/RUN"
         raise UserError(f"{path} is missing: {advice}")
+    if is_huggingface(str(folder)):
+        raise UserError(f"{path} is that of a Hugging Face model: name a run here")
     try:
         config = read_json(path)
         config["settings"] = asdict(SavedSettings(**config["settings"]))

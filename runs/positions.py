@@ -125,6 +125,7 @@ class Positions:
         self.n_head = self.size("n_head")
         self.length = self.size("length")
         self.first_length = self.length
+        self.reads_original = False  # at the top level
         # the size of windows: null means none, and so does a flag
         self.window = values.get(
             self.names.get("sliding_window"), self.family.get("sliding_window")
@@ -145,7 +146,7 @@ class Positions:
         read = [*self.names.values(), *lengths, self.width_key, "qk_nope_head_dim"]
         # a key of another family that says the same
         read += [ours for ours in self.names if values.get(ours) == self.get(ours)]
-        if self.first_length != self.length and not self.by_type:
+        if self.reads_original:
             read.append(ORIGINAL)
         self.ignored += unread(values, read)
         if values is not config:
@@ -329,6 +330,8 @@ class Positions:
         if self.is_latent and rope.get("mscale_all_dim") and rope_type not in ("default", "yarn"):
             raise UserError(f"rope_type {rope_type} with mscale_all_dim is not computed here")
         read = {"rope_type", "type", "rope_theta", *row["reads"]}
+        if rope.get("type", rope_type) not in (rope_type, rope.get("rope_type", rope_type)):
+            self.ignored.append(f"type={rope['type']}: rope_type is {rope_type}")
 
         # the scheme
         text = f"rope(base={rope['rope_theta']}"
@@ -349,7 +352,10 @@ class Positions:
             if theirs in rope and theirs in read:
                 options[ours] = rope[theirs]
         if ORIGINAL in read:
-            outside = None if self.by_type else self.values.get(ORIGINAL)
+            self.reads_original = not self.by_type
+            outside = self.values.get(ORIGINAL) if self.reads_original else None
+            if not outside and ORIGINAL not in rope:
+                self.notes.append(f"{ORIGINAL} is missing: taken for {self.length}")
             first = outside or rope.get(ORIGINAL) or self.length
             if self.first_length not in (first, self.length):
                 raise UserError(f"layers differ in {ORIGINAL}, which is not computed here")

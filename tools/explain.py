@@ -12,7 +12,7 @@ is 1, and 2 if it cannot be read.
 The table has a line for each pair of columns that a rotary scheme rotates. A pair that completes a
 turn within the training length L (block_size) sees every angle in training; a slower pair reaches
 unseen angles in any longer text, unless an extension slows it down. N is --length, by default 8 L,
-of a model the longest that it was trained at.
+of a model the longest that it was trained at or extended to.
 """
 
 if __name__ == "__main__":  # --help answers before torch is imported
@@ -123,7 +123,8 @@ def explain_model(name: str, length: int | None) -> int:
             if piece.temperature:
                 last = piece.temperature(torch.tensor([(length or found.length) - 1.0]))
                 print(f"{scheme_name(piece)}: all scores x {float(last):.4f} at the last position")
-        print_rotary(scheme, length or found.length)
+        extended = round(first * (scheme.factor(found.length) or 1))
+        print_rotary(scheme, length or max(found.length, extended))
     return 1 if found.ignored else 0
 
 

@@ -4,7 +4,7 @@ A folder in data/ with only train.bin and val.bin becomes a corpus when it is fi
 
 A .bin file of llm.c begins with 256 int32, of which the first are 20240520, the version 1 and the
 number of tokens; uint16 tokens follow. Other files have no header: nanoGPT writes uint16, some of
-its descendants uint32 or int64. Which of these is judged by the numbers: the widest type in which
+its descendants uint32 or uint64. Which of these is judged by the numbers: the widest type in which
 most are below 65,536. Two tokens that are read as one are larger, unless the second is 0.
 """
 
@@ -61,7 +61,10 @@ def documents(
     """
     parts = []  # of a document, one from each block
     for block in blocks:
-        first, *others = np.split(block, np.flatnonzero(block == end) + is_last)
+        places = np.flatnonzero(block == end)
+        if is_last:
+            places = places + 1
+        first, *others = np.split(block, places)
         parts.append(first)
         for part in others:
             yield np.concatenate(parts)
@@ -74,17 +77,22 @@ def prepare(folder: Path) -> None:
 
     UserError for other tokens than GPT-2's, and for several files that may be those of a split.
     """
+    if (folder / "meta.pkl").exists():
+        raise UserError(
+            f"{folder} has characters numbered by meta.pkl, which is not read: make a corpus of its "
+            "text with data/text/prepare.py --tokenizer=char"
+        )
     for split in SPLITS:
         paths = [*folder.glob(f"*{split}*.bin"), *folder.glob(f"{split}.npy")]
-        if (folder / "meta.pkl").exists() or [path.name for path in paths] != [f"{split}.bin"]:
+        if not (folder / f"{split}.bin").is_file():
+            raise UserError(f"{folder} has no {split}.bin: add it, or make a corpus of its text")
+        if len(paths) > 1:
             raise UserError(
-                f"{folder} has no {split}.bin, or characters numbered by meta.pkl, which is not "
-                f"read, or several files of tokens ({', '.join(path.name for path in paths)}): "
-                "keep one train.bin and one val.bin, or make a corpus of its text with "
-                "data/text/prepare.py"
+                f"{folder} has several files of tokens ({', '.join(path.name for path in paths)}): "
+                "keep one train.bin and one val.bin"
             )
-    end = GPT2Tokenizer().end
     tokens = {split: read_bin(folder / f"{split}.bin") for split in SPLITS}
+    end = GPT2Tokenizer().end
     dtypes = {split: x.dtype.name for split, x in tokens.items()}
     if len({*dtypes.values()}) > 1:
         raise UserError(

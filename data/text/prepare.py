@@ -18,7 +18,8 @@ validation; if that leaves none, the last 5 % of the tokens. Copies, also those 
 space alone, stay together. A document of --val that is in PATH too is refused, unless
 --allow_copies is given. Then train with --dataset=NAME. A folder of nanoGPT or llm.c can be used
 directly: copy or link it to data/NAME. FOLDER may be a name such as HuggingFaceTB/SmolLM-135M; its
-tokenizer.json is copied to data/NAME.
+tokenizer.json is copied to data/NAME; the token after a document is eos_token_id of config.json, or
+eos_token of tokenizer_config.json.
 """
 
 import gzip
@@ -45,6 +46,7 @@ from data import (  # noqa: E402
     Tokenizer,
     new_folder,
     new_parser,
+    read_tokenizer,
     tokenizer_of,
     write_corpus,
 )
@@ -159,6 +161,13 @@ def make_tokenizer(
     if (folder / "config.json").is_file():
         end = read_json(folder / "config.json").get("eos_token_id")
         about["end_token"] = end[0] if isinstance(end, list) else end
+    names = folder / "tokenizer_config.json"
+    if about.get("end_token") is None and names.is_file():
+        end = read_json(names).get("eos_token")
+        end = end["content"] if isinstance(end, dict) else end
+        if end:
+            about["end_token"] = read_tokenizer(folder / "tokenizer.json").token_to_id(end)
+    print(f"token after a document: {about.get('end_token')}")
     corpus.mkdir(parents=True, exist_ok=True)
     shutil.copy(folder / "tokenizer.json", corpus)
     return tokenizer_of(about, corpus), about
