@@ -44,7 +44,7 @@ LEGEND = {
     "gain": "gain: loss(L) - loss(N), below zero where longer texts do harm; ±: standard errors",
     "windowed": "windowed: fixed_targets where each token sees no more than the last L",
     "nonoverlapping": "nonoverlapping, bits/byte: what papers print; no evidence of extrapolation",
-    "bits/byte": "bits/byte: of nonoverlapping, of the text alone: end tokens in neither nats nor bytes",
+    "bits/byte": "bits/byte: of its text alone; end tokens count in neither nats nor bytes",
 }
 # the protocols whose losses are compared over seeds
 OVER_SEEDS = ("fixed_targets", "image")

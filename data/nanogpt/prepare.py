@@ -79,8 +79,8 @@ def prepare(folder: Path) -> None:
     """
     if (folder / "meta.pkl").exists():
         raise UserError(
-            f"{folder} has characters numbered by meta.pkl, which is not read: make a corpus of its "
-            "text with data/text/prepare.py --tokenizer=char"
+            f"{folder} has characters numbered by meta.pkl, which is not read: make a corpus of "
+            "its text with data/text/prepare.py --tokenizer=char"
         )
     for split in SPLITS:
         paths = [*folder.glob(f"*{split}*.bin"), *folder.glob(f"{split}.npy")]
