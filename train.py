@@ -386,7 +386,9 @@ def train(run: Run, processes: Processes, log: Log) -> None:
             "loss": mean_loss if n_targets else math.nan,
         }
         if not math.isfinite(metrics["loss"] + metrics["grad_norm"]):
-            reason = "gradient not finite: float16 skips the step"
+            reason = "gradient not finite"
+            if scaler.is_enabled():
+                reason += ": float16 skips the step"
             metrics["reason"] = reason if n_targets else "no targets in the step"
         if validate:
             # loss belongs to the weights before this step, val_loss to those after it: a step that

@@ -160,14 +160,17 @@ def make_tokenizer(
     about = {"tokenizer": "file", "tokenizer_sha256": sha256(folder / "tokenizer.json")}
     if (folder / "config.json").is_file():
         end = read_json(folder / "config.json").get("eos_token_id")
-        about["end_token"] = end[0] if isinstance(end, list) else end
+        about["end_token"] = end[0] if isinstance(end, list) and end else end
     names = folder / "tokenizer_config.json"
     if about.get("end_token") is None and names.is_file():
         end = read_json(names).get("eos_token")
         end = end["content"] if isinstance(end, dict) else end
         if end:
             about["end_token"] = read_tokenizer(folder / "tokenizer.json").token_to_id(end)
-    print(f"token after a document: {about.get('end_token')}")
+    end = about.get("end_token")
+    if end is not None and (type(end) is not int or end < 0):
+        raise UserError(f"{folder}/config.json: eos_token_id = {end!r:.60} is no token")
+    print(f"token after a document: {end}")
     corpus.mkdir(parents=True, exist_ok=True)
     shutil.copy(folder / "tokenizer.json", corpus)
     return tokenizer_of(about, corpus), about
@@ -199,7 +202,7 @@ def encode(
                 elif left_out is None:
                     raise ids
                 else:
-                    left_out.append(str(ids))
+                    left_out.append(f"{ids}, in {text[:60]!r}")
 
 
 # ---- splitting
