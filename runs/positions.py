@@ -255,8 +255,8 @@ class Positions:
         nope = self.family["nope"]
         if nope == "no_rope_layers":  # misnamed: 1 means that the layer rotates
             every = self.get("no_rope_layer_interval", 4)
-            rotates = self.get("no_rope_layers") or ([1] * (every - 1) + [0]) * self.n_layer
-            return bool(rotates[number])
+            rotates = self.get("no_rope_layers")
+            return bool(rotates[number]) if rotates else (number + 1) % every != 0
         if self.get("layer_rope_theta"):  # Granite: a base for each layer, 0 for none
             return self.get("layer_rope_theta")[number] != 0
         if self.family.get("nope_needs_window") and not self.window:
