@@ -217,7 +217,7 @@ def examine_cells(cells: list[Cell]) -> None:
         evaluate.check_lengths(corpus, s.eval_windows, [s.block_size, *s.eval_lengths])
         if s.examine:
             config = s.gpt(corpus.vocab_size)
-            for warning in examine(config, s.pos_file, s.block_size, cell.folder):
+            for warning in examine(config, s.pos_file, cell.folder):
                 print(f"warning: {cell.label}: {warning}")
 
 

@@ -1,7 +1,7 @@
 """Causal attention by a plan of positions: a plain reference, and four paths that must equal it.
 
 `fused`    nothing is added to the scores: PyTorch's causal kernel
-`masked`   a matrix is added to the scores: all layers share it if it is small, else each layer
+`added`    a matrix is added to the scores: all layers share it if it is small, else each layer
            makes it in blocks of query rows, so that memory is linear in the length
 `flex`     FlexAttention on a GPU: biases from a table of distances or computed in the kernel,
            masks as blocks of keys
@@ -33,7 +33,7 @@ SHARED_BYTES = 16 * 2**20  # layers share a matrix of added scores up to this si
 BLOCK_ROWS = 256  # rows of a block: they keep the kernel busy, and causality saves half of the work
 GPU_BYTES = 2**28  # on a GPU, the limit of a shared matrix, and of the scores of a block
 # cuDNN reads float32 masks wrongly and makes NaN of very negative ones (pytorch 191612, 196678)
-MASKED_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+ADDING_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 FLEX_RELEASES = ("2.11", "2.13")  # of torch, in which flex compiles for sm_80 and sm_90
 SMALL_BLOCKS = {"BLOCK_N": 64, "num_stages": 2}  # leave shared memory for the table of biases
 
@@ -183,8 +183,8 @@ class Prepared:
     plan: Plan
     path: str
     dropout: float
-    added: Tensor | None = None  # masked: added scores of all pairs, (H or 1, T, S)
-    # masked: added scores of the last query, padded with BLOCK_ROWS times -inf, (H or 1, S + that)
+    added: Tensor | None = None  # added: scores of all pairs, (H or 1, T, S)
+    # added: scores of the last query, padded with BLOCK_ROWS times -inf, (H or 1, S + that)
     last_row: Tensor | None = None
     table: Tensor | None = None  # flex: biases at each distance, (H, S)
     key_blocks: BlockMask | None = None  # flex: the blocks of keys that are not all hidden
@@ -204,12 +204,12 @@ def choose_path(plan: Plan, compiled: bool, head_width: int, dropout: float = 0.
         return "scored"  # the kernels sum gradients in no fixed order
     if not plan.biases and not plan.masks and (whole_text or plan.n_queries == 1):
         if compiled and not on_gpu and n_keys <= PRODUCT_KEYS:
-            return "masked"  # two matrix products are faster for short texts
+            return "added"  # two matrix products are faster for short texts
         return "fused"
     may_flex = on_gpu and whole_text and (compiled or COMPILE_FLEX)
     if may_flex and can_flex(plan, head_width, training, dropout):
         return "flex"
-    return "masked"
+    return "added"
 
 
 def can_flex(plan, head_width, training, dropout):
@@ -253,7 +253,7 @@ def prepare(plan: Plan, dtype: torch.dtype, head_width: int, dropout: float = 0.
         # columns serve as distances: biases of queries at 0 ... S - 1 on the key at 0
         table = sum(piece.bias(heads, columns, zeros) for piece in plan.biases).to(dtype)
         return replace(prepared, key_blocks=key_blocks, table=table)
-    if path != "masked":
+    if path != "added":
         return prepared
     # eager CPU code, scores by distance alone: each row is the last one, shifted
     by_distance = all(piece.by_distance for piece in (*plan.biases, *plan.masks))
@@ -300,8 +300,8 @@ def attend(
     plan = prepared.plan
     if prepared.path == "scored":
         return _scored(q, k, v, prepared, scale, features)
-    # `along` and the plain product in `_masked` need a key head for each query head
-    if features is not None or prepared.path == "masked":
+    # `along` and the plain product in `_added` need a key head for each query head
+    if features is not None or prepared.path == "added":
         k = for_each_head(q, k)
     v = for_each_head(k, v)  # k may also have more heads because each head is turned differently
     with torch.autocast(q.device.type, enabled=False):
@@ -310,7 +310,7 @@ def attend(
         return _kernel(q, k, v, scale, prepared.dropout)
     if prepared.path == "flex":
         return _flex(q, k, v, prepared, scale)
-    return _masked(q, k, v, prepared, scale)
+    return _added(q, k, v, prepared, scale)
 
 
 def _kernel(q, k, v, scale, dropout, added=None):
@@ -327,7 +327,7 @@ def _kernel(q, k, v, scale, dropout, added=None):
         added = added[None]  # (1, H or 1, R, C)
         if q.is_cuda:
             added = added.to(q.dtype)  # CUDA's kernels take no wider mask
-            kernels = sdpa_kernel(MASKED_KERNELS)
+            kernels = sdpa_kernel(ADDING_KERNELS)
     with kernels:
         y = scaled_dot_product_attention(
             q, k, v, added, dropout, is_causal, scale=scale, enable_gqa=q.shape[1] > k.shape[1]
@@ -360,7 +360,7 @@ def _flex(q, k, v, prepared, scale):
     )
 
 
-def _masked(q, k, v, prepared, scale):
+def _added(q, k, v, prepared, scale):
     """Attention with added scores, in blocks of query rows, each with the keys up to its last row.
 
     Blocks leave out keys that a window hides from all their rows.

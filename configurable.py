@@ -90,9 +90,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class ModelSettings(Settings):
-    """The architecture of a model. `block_size` is the length that it is first trained at, in
-    tokens; it may read longer texts.
-    """
+    """The architecture of a model."""
 
     pos: str = setting("rope", "position scheme: 'rope(base=500000)', 'rope + alibi'")
     extend: str = setting("", "context extension: 'yarn(factor=4)'")
@@ -123,18 +121,25 @@ class ModelSettings(Settings):
     tie_embeddings: bool = setting(True, "output layer and token embedding share weights")
 
     def gpt(self, vocab_size: int) -> "GPTConfig":
-        """The config of the model for a vocabulary; UserError if there can be no such model."""
+        """The config of a new model for a vocabulary; UserError if there can be no such model."""
         shape = {f.name: getattr(self, f.name) for f in fields(ModelSettings)}
         return GPTConfig(vocab_size=vocab_size, **shape)
 
 
 @dataclass(frozen=True)
 class GPTConfig(ModelSettings):
-    """The architecture of a model, with the size of its vocabulary."""
+    """The architecture of a model, with the size of its vocabulary and its training lengths.
+
+    `block_size` is the length of its latest training, `first_length` that of its first, by default
+    the same. Formulas read `first_length` alone, so that longer training moves no position.
+    """
 
     vocab_size: Count = setting(256, "number of different tokens")
+    first_length: Tokens | None = setting(None, "length first trained at (None: block_size)")
 
     def check_together(self) -> None:
+        if self.first_length is None:
+            object.__setattr__(self, "first_length", self.block_size)
         if self.head_dim is None and self.n_embd % self.n_head:
             raise UserError(
                 "n_embd cannot be divided by n_head; change one of them or set head_dim"
@@ -150,7 +155,7 @@ class GPTConfig(ModelSettings):
         return self.head_dim or self.n_embd // self.n_head
 
     @property
-    def scheme_width(self) -> int:
+    def turned_width(self) -> int:
         """How many columns of a head positions may turn."""
         if self.kv_lora_rank:
             return self.qk_rope_head_dim
@@ -345,8 +350,8 @@ class EvaluateSettings(TableSettings, MeasureSettings):
         PROTOCOLS, "what to test", "test"
     )
     diagnose: bool = setting(False, "instead, find what the model reads and why it fails", "test")
-    extend: str = setting(
-        "", "as in 'yarn(factor=4)', none: without (by default as trained)", "test"
+    extend: str | None = setting(
+        None, "as in 'yarn(factor=4)', none: without (by default as trained)", "test"
     )
 
 
@@ -362,7 +367,9 @@ class SampleSettings(ComputeSettings):
     )
     top_k: Count | None = setting(None, "draw from the k likeliest tokens (None: all)")
     seed: Seed = setting(1337, "seed of the draws")
-    extend: str = setting("", "as in 'yarn(factor=4)', none: without (by default as trained)")
+    extend: str | None = setting(
+        None, "as in 'yarn(factor=4)', none: without (by default as trained)"
+    )
     pos_file: str = setting("", "your file of schemes: naming it again lets its code run")
 
 
@@ -506,11 +513,12 @@ def read_word(cls: type[Settings], word: str) -> dict:
     name, equals, text = word.removeprefix("--").partition("=")
     check_name(cls, name)
     default = getattr(cls, name)
+    is_text = isinstance(default, str) or name == "extend"  # `none` is an expression there
     if isinstance(default, bool) and not equals:
         text = "True"  # --diagnose alone means True
-    elif not text and not (equals and isinstance(default, str | tuple)):  # these may be empty
+    elif not (text or equals and (is_text or isinstance(default, tuple))):  # these may be empty
         raise UserError(f"--{name} needs a value: --{name}=VALUE")
-    if isinstance(default, str):
+    if is_text:
         value = text
     elif isinstance(default, tuple):
         value = [read_literal(item) for item in text.split(",") if item.strip()]

@@ -325,7 +325,7 @@ def begin_row(tester: Tester, run_info: dict, protocol: str, length: int, window
     row = {
         "protocol": protocol,
         "length": length,
-        "extend": scheme.extend_text or None,
+        "extend": scheme.extend_text,
         "factor": scheme.factor(length),
         # a changed extension is another question
         "files_sha256": scheme_digests(scheme) if scheme.extend_text else None,
@@ -567,12 +567,12 @@ def tuning_places(corpus: data.Corpus, length: int, windows: int) -> Places:
 
 def evaluate_run(
     run: Run,
-    extensions: list[str],
+    extensions: list[str | None],
     settings: Any,
     protocols: tuple[str, ...],
     only_missing: bool = False,
 ) -> dict:
-    """Test a run under each of the extensions, "" for its own, and keep the rows in its folder.
+    """Test a run under each of the extensions, None for its own, and keep the rows in its folder.
 
     With `only_missing`, an extension is skipped if everything asked for is already measured.
     `settings` are those of evaluate.py or extend.py. Returns the last result, its new rows only.
@@ -590,8 +590,10 @@ def evaluate_run(
         measured = results.load_result(run.folder)["rows"]
     result = run_info
     for extension in extensions:
-        if extension:
-            run.model.pos.extend(extension)  # files as typed, not the run's own copies
+        if extension is None:
+            run.model.pos.extend(run.model.config.extend, run.folder)  # with the run's own files
+        else:
+            run.model.pos.extend(extension)  # with files as typed
         print(f"{run.folder}: {run.model.pos.describe()}, on {run.compute.reason}")
         if only_missing:
             is_measured = True
@@ -616,7 +618,7 @@ def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
     if not corpus.is_text:
         raise UserError(f"{corpus.name} has rows with answers, and only text can be diagnosed")
     length = run.settings.block_size
-    if settings.extend:
+    if settings.extend is not None:
         model.pos.extend(settings.extend)
     run_info = describe_run(run) | {"dataset": corpus.name}
     places = find_places(corpus, settings.eval_windows)

@@ -40,7 +40,7 @@ from scheme import Scheme, extension_names
 def fitting_extensions(scheme: Scheme) -> list[str]:
     """All extensions that fit a scheme, with their defaults."""
     fitting = []
-    for text in [f"window(size={scheme.shape.length})", *extension_names(scheme.pos_file)]:
+    for text in [f"window(size={scheme.shape.first_length})", *extension_names(scheme.pos_file)]:
         if text in ("temperature", "dynamic_yarn"):  # the first is 1 by default, the second is yarn
             continue
         with suppress(UserError):  # it does not fit, or needs an option
@@ -89,8 +89,8 @@ def main() -> None:
         scheme = copy.deepcopy(first.model.pos)
         for text in texts:  # refused before the first test
             scheme.extend(text)
-        # "" is the model as it was trained; a gain compares the same targets
-        extensions = ["", "none", *(texts or fitting_extensions(scheme))]
+        # first as it was trained, then without; a gain compares the same targets
+        extensions = [None, "", *(texts or fitting_extensions(scheme))]
         for run in runs:
             evaluate.evaluate_run(run, extensions, settings, ("fixed_targets",), only_missing=True)
 

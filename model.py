@@ -307,10 +307,10 @@ class GPT(nn.Module):
             self.lm_head.weight = self.wte.weight
         self.apply(self._init_weights)
         shape = Shape(
-            config.n_head,
-            config.scheme_width,
-            config.n_embd,
-            config.block_size,
+            n_head=config.n_head,
+            turned_width=config.turned_width,
+            width=config.n_embd,
+            first_length=config.first_length,
             latent=config.kv_lora_rank is not None,
         )
         self.pos = Scheme(config.pos, shape, config.n_layer, pos_file)
@@ -319,7 +319,7 @@ class GPT(nn.Module):
                 raise UserError(f"{scheme_name(piece)} needs whole heads: leave kv_lora_rank out")
         self.pos.extend(config.extend, folder)
         self.config = replace(config, pos=self.pos.text, extend=self.pos.extend_text)
-        # the path of attention in the last pass, as "fused", or "fused|masked" if layers differ
+        # the path of attention in the last pass, as "fused", or "fused|added" if layers differ
         self.attention_path = ""
 
     def _init_weights(self, module):

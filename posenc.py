@@ -38,7 +38,7 @@ def in_tokens(value, info):
     if isinstance(value, int) and 0 < value <= 2**24:
         return value
     if isinstance(value, float) and 0 < value <= 32:
-        return max(1, round(value * info.context["length"]))
+        return max(1, round(value * info.context["first_length"]))
     raise ValueError(
         "a whole number counts tokens, 1 to 2**24; a real number is a share of the training "
         "length, over 0 and at most 32"
@@ -199,18 +199,19 @@ def upcast(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a piece may know about its model. `length` is the length first trained at, in tokens.
+    """What a piece may know about its model. `first_length` is the length first trained at, in
+    tokens.
 
-    `trained`: the piece extends a model that is already trained. `folder`: where files that options
+    `extends`: the piece extends a model that is already trained. `folder`: where files that options
     name are looked up first. `latent`: the model has latent attention, so that only some columns of
     a head turn, and those are shared by all heads.
     """
 
     n_head: int
-    head_dim: int  # columns of a head that the scheme may turn
+    turned_width: int  # columns of a head that the scheme may turn
     width: int  # n_embd
-    length: int
-    trained: bool = False
+    first_length: int
+    extends: bool = False
     folder: Path | None = None
     latent: bool = False
 
@@ -370,7 +371,7 @@ class Learned(Piece):
 
     def __init__(self, shape: Shape, *, rows: Count | None = None):
         super().__init__()
-        self.limit = rows or shape.length
+        self.limit = rows or shape.first_length
         table = torch.empty(self.limit, shape.width).normal_(std=init_std(shape.width))
         self.table = nn.Parameter(table)
 
@@ -456,7 +457,7 @@ class Rope(Rotary):
         p: Share = 1.0,
         layout: Layout = "half",
     ):
-        inv_freq, _ = rope_frequencies(int(fraction * shape.head_dim), base)
+        inv_freq, _ = rope_frequencies(int(fraction * shape.turned_width), base)
         inv_freq[int(p * len(inv_freq)) :] = 0.0
         super().__init__(inv_freq, base)
         self.layout = layout
@@ -516,7 +517,7 @@ class T5(Piece):
         super().__init__()
         exact = buckets // 2
         self.buckets = buckets
-        self.max_distance = max_distance or max(exact + 1, shape.length // 2)
+        self.max_distance = max_distance or max(exact + 1, shape.first_length // 2)
         if self.max_distance <= exact:
             raise UserError(f"t5: max_distance = {max_distance} must exceed buckets / 2 = {exact}")
         self.table = nn.Parameter(torch.zeros(buckets, shape.n_head))
@@ -591,8 +592,8 @@ class Logn(Piece):
 
     def __init__(self, shape: Shape):
         super().__init__()
-        self.length = shape.length
-        self.trained = shape.trained
+        self.length = shape.first_length
+        self.trained = shape.extends
 
     def temperature(self, index):
         """ln(i + 1) / ln(L), (T,)."""
@@ -643,7 +644,7 @@ class Scaled(Extension):
 
     def __init__(self, shape: Shape, *, factor: Factor = "auto"):
         super().__init__()
-        self.length = shape.length
+        self.length = shape.first_length
         self.factor_option = factor  # a number or "auto"
 
     def factor(self, total):
@@ -834,13 +835,13 @@ class Longrope(Scaled):
             long_factor=(Numbers, ...),
             short_factor=(Numbers | None, None),
             first=(Whole, 0),
-            train_length=(int, shape.length),
+            train_length=(int, shape.first_length),
         )
-        if content.train_length != shape.length:
+        if content.train_length != shape.first_length:
             raise UserError(
                 f"longrope: {self.file} was searched for a model trained at "
-                f"L = {content.train_length}, this one was at {shape.length}: search again with "
-                "results/extend/search.py"
+                f"L = {content.train_length}, this one was at {shape.first_length}: search again "
+                "with results/extend/search.py"
             )
         self.first = content.first
         long = torch.tensor(content.long_factor, dtype=torch.float64)

@@ -51,7 +51,7 @@ def main() -> None:
     prompt = read_prompt(s.start)
     run = load_run(words[0], s.device, s.dtype, s.pos_file)
     model = run.model
-    if s.extend:
+    if s.extend is not None:
         model.pos.extend(s.extend)
     tokenizer = run.corpus.tokenizer
     idx = torch.tensor([tokenizer.encode(prompt)], device=run.compute.device)  # (1, T)

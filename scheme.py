@@ -98,8 +98,9 @@ def parse(text: str) -> Expression:
 
 
 def canonical_extend(text: str) -> str:
-    """An `extend` expression in canonical form, "" for none."""
-    return "" if text in ("", "none") else parse(text).text
+    """An `extend` expression in canonical form, "" for one that extends nothing, such as `none`."""
+    names = {mention.name for mention in parse(text or "none").mentions}
+    return "" if names == {"none"} else parse(text).text
 
 
 def read_pattern(tree, mentions):
@@ -267,10 +268,10 @@ def build(
 ) -> tuple[dict[str, Piece], list[tuple[str, ...]]]:
     """Build an expression: {key: piece}, and for each layer the keys of the pieces that act in it.
 
-    With `shape.trained` it is an `extend` expression. UserError for a wrong name or option, or for
+    With `shape.extends` it is an `extend` expression. UserError for a wrong name or option, or for
     a piece in the wrong place.
     """
-    extends = shape.trained
+    extends = shape.extends
     pieces = {}
     layers = [() for _ in range(n_layer)]
     for number, mention in enumerate(expression.mentions):
@@ -287,7 +288,8 @@ def build(
         config = ConfigDict(strict=True, allow_inf_nan=False)
         schema = create_model(name, __config__=config, **fields)
         try:
-            options = dict(schema.model_validate(mention.options, context={"length": shape.length}))
+            context = {"first_length": shape.first_length}
+            options = dict(schema.model_validate(mention.options, context=context))
         except ValidationError as error:
             reasons = "; ".join(f"{e['loc'][0]}: {e['msg']}" for e in error.errors())
             raise UserError(f"{name}: {reasons}. Its options: {', '.join(fields)}") from None
@@ -320,7 +322,7 @@ def build(
                         f"{Path(inspect.getfile(cls)).name}: {cls.__name__}.__init__ raises "
                         f"{type(error).__name__}: {error!s:.300}; it takes (self, shape, *, "
                         "option=default), begins with super().__init__(), and reads n_head, "
-                        "head_dim, width and length of shape"
+                        "turned_width, width and first_length of shape"
                     ) from error
                 pieces[key] = piece
             layers[layer] += (key,)
@@ -521,7 +523,7 @@ class Scheme(nn.Module):
         self.extend("")  # no extension yet: this checks the pieces, and makes plan_keys
 
     def extend(self, text: str, folder: Path | None = None) -> None:
-        """Activate an `extend` expression, replacing the current one; "" or "none" for none.
+        """Activate an `extend` expression, replacing the current one; "" for none.
 
         Frequency maps act in `Rotary.frequencies`, which `plans` calls through `Rotary.tables`.
         Only they and temperatures can be limited to some layers, as in 'none | yarn'. Files named
@@ -530,7 +532,7 @@ class Scheme(nn.Module):
         """
         pieces = self.pieces.values()
         expression = parse(text or "none")
-        shape = replace(self.shape, trained=True, folder=folder)
+        shape = replace(self.shape, extends=True, folder=folder)
         extensions, layers = build(expression, len(self.layers), shape, self.pos_file)
         plan_keys = list(zip(self.layers, layers, strict=True))
         subject = f"'{self.text:.80}'"  # what an error is about
@@ -554,7 +556,7 @@ class Scheme(nn.Module):
         # last those that change the result of the others, such as resonance and clip
         maps.sort(key=lambda piece: isinstance(piece, Rotary))
         for rotary in self.rotary:  # so that a map fails here rather than in the first step
-            rotary.frequencies(2 * self.shape.length, maps)
+            rotary.frequencies(2 * self.shape.first_length, maps)
         if expression.text == self.extend_text:
             active.load_state_dict(self.extensions.state_dict())
         self.extend_text = expression.text if extensions else ""
@@ -699,7 +701,7 @@ class Scheme(nn.Module):
                     masks=[piece for piece in pieces if piece.mask],
                     turn_piece=turn_piece,
                     n_head=self.shape.n_head,
-                    turned_width=self.shape.head_dim,
+                    turned_width=self.shape.turned_width,
                     score_piece=first_with(schemes, "score"),
                     features_piece=first_with(schemes, "features"),
                     weights_piece=first_with(pieces, "weights"),

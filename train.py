@@ -67,7 +67,8 @@ def final_settings(typed: TrainSettings) -> TrainSettings:
         source = checkpoint.open_model(s.init_from, s)
         # the shape of the model cannot change
         inherited = asdict(source.model.config)
-        for name in ("vocab_size", "dropout", "block_size", "extend"):  # not part of the shape
+        # what is not part of the shape
+        for name in ("vocab_size", "dropout", "block_size", "first_length", "extend"):
             del inherited[name]
         for name in typed.set_by_user & inherited.keys():
             if getattr(s, name) != inherited[name]:
@@ -121,7 +122,8 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes) -
     else:
         source = checkpoint.open_model(s.init_from, s)
         train_lengths = [*source.config["train_lengths"], *train_lengths]
-        gpt = replace(source.model.config, dropout=s.dropout, extend=s.extend)
+        gpt = source.model.config
+        gpt = replace(gpt, block_size=s.block_size, dropout=s.dropout, extend=s.extend)
         files_folder = source.folder
     model = GPT(gpt, s.pos_file, files_folder)
     if state:
@@ -142,7 +144,7 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes) -
     model.pos.check_length(s.block_size)
     model.pos.draw(s.seed, 0, s.block_size)  # UserError if the scheme has too few random positions
     if s.examine and processes.is_master and is_new:  # a resumed run was examined at its start
-        for warning in examine(model.config, model.pos.pos_file, s.block_size, files_folder):
+        for warning in examine(model.config, model.pos.pos_file, files_folder):
             print(f"warning: {warning}")
 
     print(f"{folder}: {model.parameter_count:,} parameters; {model.pos.describe()}")

@@ -43,7 +43,7 @@ from configurable import (
 from data import rows
 from model import GPT
 from runs.device import Compute, pick
-from runs.huggingface import check_tokenizer, is_huggingface, load_model, trained_length
+from runs.huggingface import check_tokenizer, is_huggingface, load_model
 from runs.results import load_result, tested_lengths
 from scheme import ZOO, Scheme
 
@@ -409,7 +409,7 @@ def finished_result(s: TrainSettings) -> dict | None:
     # whether the newest row of each protocol and length, which tables show, is of these windows
     tested = {}
     for row in result["rows"]:
-        if (row["step"], row["dataset"], row["extend"] or "") == (s.max_iters, s.dataset, s.extend):
+        if (row["step"], row["dataset"], row["extend"]) == (s.max_iters, s.dataset, s.extend):
             is_asked = row["windows"] == s.eval_windows or row["protocol"] == "nonoverlapping"
             tested[row["protocol"], row["length"]] = is_asked
     corpus = data.load(s.dataset)
@@ -439,7 +439,6 @@ def save_checkpoint(
         "scaler": scaler.state_dict(),
         "step": run.step,
         "gpt": asdict(run.model.config),
-        "original_length": run.model.config.block_size,
         "train_lengths": run.config["train_lengths"],
     }
     unnamed = run.folder / ".ckpt.new"
@@ -535,12 +534,10 @@ def open_model(name: str, settings: Any, first_token: bool = False) -> Run:
         digest.update(weight.contiguous().view(torch.uint8).numpy())
     checkpoint = digest.hexdigest()[:16]
     compute = pick(settings.device, settings.dtype)
-    shape = asdict(model.config) | {"block_size": trained_length(name)}
-    del shape["vocab_size"]
+    shape = asdict(model.config)
+    del shape["vocab_size"], shape["first_length"]
     s = TrainSettings(init_from=name, dataset=settings.dataset, max_iters=0, **shape)
-    train_lengths = [model.config.block_size]
-    if s.block_size not in train_lengths:
-        train_lengths.append(s.block_size)
+    train_lengths = list(dict.fromkeys([model.config.first_length, s.block_size]))
     config = {"dtype": compute.dtype_name, "train_lengths": train_lengths}
     folder = Path("out", "tests", f"{Path(name).resolve().name}-{checkpoint[:10]}")
     model = model.to(compute.device).eval()

@@ -62,16 +62,14 @@ def errors_named(pos_file, pos=""):
         raise UserError(sentence) from error
 
 
-def examine(
-    config: GPTConfig, pos_file: str | Path = "", length: int = 0, folder: Path | None = None
-) -> list[str]:
-    """Examine the scheme `config.pos`, extended by `config.extend`, for training at `length`
-    (0: config.block_size). UserError, one sentence, for what is wrong.
+def examine(config: GPTConfig, pos_file: str | Path = "", folder: Path | None = None) -> list[str]:
+    """Examine the scheme `config.pos`, extended by `config.extend`, for training at
+    `config.block_size`. UserError, one sentence, for what is wrong.
 
     Returns warnings: of a branch that is in no layer, and of what fails in longer texts or on
     another device. `folder` is where files that options name are looked up.
     """
-    length = length or config.block_size
+    length = config.block_size
     warnings = []
     expression = parse(config.pos)
     for mention in expression.mentions:
@@ -92,7 +90,7 @@ def examine(
                 check_names(type(piece))
             check_short(model, again, config.vocab_size, min(48, length))
             check_long(model, length)
-        advice = "if it defines L positions only, set self.limit = shape.length"
+        advice = "if it defines L positions only, set self.limit = shape.first_length"
         with errors_named(pos_file, f"{config.pos} (in a text of 2 L tokens; {advice})"):
             check_last(model, 2 * length)
         for mention in expression.mentions:

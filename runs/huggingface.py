@@ -28,7 +28,7 @@ from configurable import GPTConfig, UserError, read_json, run_program, write_jso
 from data.download import model_folder
 from model import GPT
 from posenc import Piece
-from runs.positions import ORIGINAL, ROPE_TYPES, TABLE, Positions, pattern_of, read_positions
+from runs.positions import ORIGINAL, ROPE_TYPES, TABLE, Positions, pattern_of
 from scheme import all_pieces, options_of, parse
 
 # The families whose weights can be imported: see families.toml
@@ -100,7 +100,8 @@ def read_settings(config, bias):
         )
 
     ours["mlp"] = family["activations"][ours["mlp"]]
-    ours["block_size"] = found.first_length
+    ours["block_size"] = found.length
+    ours["first_length"] = found.first_length
     ours["pos"] = pattern_of([layer.pos for layer in found.layers])
     extensions = [layer.extend for layer in found.layers if "rope" in layer.pos]
     if len(set(extensions)) > 1:  # only some of the layers that rotate are extended
@@ -110,10 +111,8 @@ def read_settings(config, bias):
     return GPTConfig(**ours)
 
 
-def write_settings(config, trained_length):
-    """The config.json of the family that our model is of, which was trained at lengths up to
-    `trained_length`; UserError says what it lacks for that.
-    """
+def write_settings(config):
+    """The config.json of the family that our model is of; UserError says what it lacks for that."""
     ours = in_full(config)
     scheme, options = ours["pos"][0]
     kind = {False: "llama", True: "qwen3", "all": "olmo2"}[config.qk_norm]
@@ -132,7 +131,7 @@ def write_settings(config, trained_length):
         "pad_token_id": None,
         "eos_token_id": None,
     }
-    words = ours | options | {"block_size": trained_length}
+    words = ours | options
     # where several names mean the same, the last one; an unknown one is refused below
     words["mlp"] = list(family["activations"])[-1]
     for activation, mlp in family["activations"].items():
@@ -151,7 +150,7 @@ def write_settings(config, trained_length):
             if rope.get("mscale_all_dim") == 0.0:  # then theirs has no mscale either
                 del rope["mscale"], rope["mscale_all_dim"]
             if ORIGINAL in row["reads"]:
-                rope[ORIGINAL] = config.block_size
+                rope[ORIGINAL] = config.first_length
                 keeps_length = True
             theirs["rope_scaling"] = {
                 key: value for key, value in rope.items() if value is not None
@@ -160,7 +159,7 @@ def write_settings(config, trained_length):
 
     # reading it back must give the same settings
     if not keeps_length:
-        ours["block_size"] = trained_length
+        ours["first_length"] = config.block_size
     nearest = in_full(read_settings(theirs, config.bias))
     unlike = [f"{name}={x}, not {ours[name]}" for name, x in nearest.items() if x != ours[name]]
     if unlike:
@@ -290,22 +289,15 @@ def load_model(name: str | Path) -> GPT:
     return model
 
 
-def trained_length(name: str | Path) -> int:
-    """The longest length that a model was trained at, in tokens, by its config.json."""
-    return read_positions(model_folder(name) / "config.json").length
-
-
 @torch.no_grad()
 def save_model(
     model: GPT,
     folder: str | Path,
     corpus: data.Corpus | None = None,
-    trained_length: int | None = None,
 ) -> dict:
     """Write a new folder that transformers loads; the content of its config.json.
 
-    With a corpus, its tokenizer goes along. trained_length is the longest length that the model was
-    trained at, by default the first. UserError, in one sentence, for a model that no family
+    With a corpus, its tokenizer goes along. UserError, in one sentence, for a model that no family
     can be, and for a folder that exists.
     """
     folder = Path(folder)
@@ -314,7 +306,7 @@ def save_model(
     # families with LayerNorm have biases: those that ours lacks are 0
     bias = model.config.bias or model.config.norm == "layernorm"
     settings = replace(model.config, extend=model.pos.extend_text, bias=bias)
-    config = write_settings(settings, trained_length or settings.block_size)
+    config = write_settings(settings)
     complete = GPT(settings)
     complete.load_state_dict(model.state_dict(), strict=False)
     weights = {
@@ -409,7 +401,7 @@ def main() -> None:
     if len(sys.argv) != 3:
         raise UserError("name a run and a new folder: python -m runs.huggingface out/RUN FOLDER")
     run = load_run(sys.argv[1], device="cpu")
-    config = save_model(run.model, sys.argv[2], run.corpus, max(run.config["train_lengths"]))
+    config = save_model(run.model, sys.argv[2], run.corpus)
     print(f"{sys.argv[2]}: of type {config['model_type']}")
 
 

@@ -107,9 +107,9 @@ def describe_run(run: Any) -> dict[str, Any]:
     is_dropped = settings.drop_pos > 0 and run.model.config.pos == "nope"
     return {
         "pos": f"{settings.pos} (dropped)" if is_dropped else settings.pos,
-        "extend": run.model.pos.extend_text or None,
+        "extend": run.model.pos.extend_text,
         "train_length": settings.block_size,
-        "original_length": run.model.config.block_size,
+        "original_length": run.model.config.first_length,
         "seed": settings.seed,
         "max_iters": settings.max_iters,
         "settings": setting_values(settings, "result"),

@@ -60,7 +60,7 @@ GATED = (
 
     def __init__(self, shape: Shape):
         super().__init__()
-        self.length = shape.length
+        self.length = shape.first_length
         self.gate = nn.Linear(shape.width, shape.n_head, bias=False)
 
     def score(self, tile):
@@ -74,7 +74,7 @@ TELLING = (
     + """
     def __init__(self, shape: Shape):
         super().__init__()
-        self.length = shape.length
+        self.length = shape.first_length
         self.table = nn.Parameter(0.1 * torch.randn(64, shape.width))
 
     def embed(self, ids, tokens, total):
@@ -88,7 +88,7 @@ SLOPED = (
     + """
     def __init__(self, shape: Shape):
         super().__init__()
-        self.length = shape.length
+        self.length = shape.first_length
         self.slopes = nn.Parameter(alibi_slopes(shape.n_head))
 """
 )
@@ -585,14 +585,14 @@ FINITE = planted(
 === a temperature that is nan beyond L ; PLAIN ; cheat + rope ; temperature ; warns
     def __init__(self, shape: Shape):
         super().__init__()
-        self.length = shape.length
+        self.length = shape.first_length
 
     def temperature(self, index):
         return 1 + torch.sqrt(1 - index / self.length)
 === a score whose sums overflow beyond 2 L ; PLAIN ; cheat + rope ; score ; warns
     def __init__(self, shape: Shape):
         super().__init__()
-        self.rate = 88 / (2 * shape.length)
+        self.rate = 88 / (2 * shape.first_length)
 
     def score(self, tile):
         weight = torch.exp(self.rate * tile.columns.to(tile.q.dtype))
@@ -725,7 +725,7 @@ SHAPE = planted(
 === a turn in float64 ; PLAIN ; cheat ; turn
     def __init__(self, shape: Shape):
         super().__init__()
-        self.inv_freq = rope_frequencies(shape.head_dim)[0].tolist()
+        self.inv_freq = rope_frequencies(shape.turned_width)[0].tolist()
 
     def tables(self, ids, total, maps=()):
         angles = ids[:, None] * torch.tensor(self.inv_freq, dtype=torch.float64, device=ids.device)
@@ -774,7 +774,7 @@ SHAPE = planted(
 === embed as wide as one head ; PLAIN ; cheat ; embed
     def __init__(self, shape: Shape):
         super().__init__()
-        self.table = nn.Embedding(4096, shape.head_dim)
+        self.table = nn.Embedding(4096, shape.turned_width)
 
     def embed(self, ids, tokens, total):
         return self.table(ids)
@@ -824,7 +824,7 @@ PATHS = planted(
 === turn counts from the first token of the call ; PLAIN ; cheat ; turn
     def __init__(self, shape: Shape):
         super().__init__()
-        self.inv_freq = rope_frequencies(shape.head_dim)[0]
+        self.inv_freq = rope_frequencies(shape.turned_width)[0]
 
     def tables(self, ids, total, maps=()):
         return (self.inv_freq.to(ids.device),)
@@ -1036,7 +1036,7 @@ NAME = planted(
 === frequencies of a piece that turns nothing ; PLAIN ; cheat ; frequencies
     def __init__(self, shape: Shape):
         super().__init__()
-        self.width = shape.head_dim
+        self.width = shape.turned_width
 
     def frequencies(self, total, maps=(), ids=None):
         return rope_frequencies(self.width, 500.0)
@@ -1059,7 +1059,7 @@ LENGTH = planted(
 === a matrix [L, L] that 4 L cannot index ; PLAIN ; cheat ; bias
     def __init__(self, shape: Shape):
         super().__init__()
-        self.table = nn.Parameter(torch.zeros(shape.length, shape.length))
+        self.table = nn.Parameter(torch.zeros(shape.first_length, shape.first_length))
 
     def bias(self, h, i, j):
         table = self.table
@@ -1067,7 +1067,7 @@ LENGTH = planted(
 === a table of distances that ends at L ; PLAIN ; cheat ; bias
     def __init__(self, shape: Shape):
         super().__init__()
-        self.table = nn.Parameter(torch.zeros(shape.n_head, shape.length))
+        self.table = nn.Parameter(torch.zeros(shape.n_head, shape.first_length))
 
     def bias(self, h, i, j):
         table = self.table
@@ -1075,7 +1075,7 @@ LENGTH = planted(
 === a table of distances that is counted from its end ; PLAIN ; cheat ; bias
     def __init__(self, shape: Shape):
         super().__init__()
-        self.table = nn.Parameter(torch.zeros(shape.n_head, shape.length))
+        self.table = nn.Parameter(torch.zeros(shape.n_head, shape.first_length))
 
     def bias(self, h, i, j):
         table = self.table
@@ -1083,14 +1083,14 @@ LENGTH = planted(
 === a table of vectors that ends at L ; PLAIN ; cheat ; embed
     def __init__(self, shape: Shape):
         super().__init__()
-        self.table = nn.Embedding(shape.length, shape.width)
+        self.table = nn.Embedding(shape.first_length, shape.width)
 
     def embed(self, ids, tokens, total):
         return self.table(ids)
 === tables of cosines that end at L ; ROPE ; cheat ; turn
     def __init__(self, shape: Shape):
         super().__init__(shape)
-        cos, sin = super().tables(torch.arange(shape.length), shape.length)
+        cos, sin = super().tables(torch.arange(shape.first_length), shape.first_length)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 
@@ -1099,14 +1099,14 @@ LENGTH = planted(
 === a temperature for each index below L ; PLAIN ; cheat + rope ; temperature
     def __init__(self, shape: Shape):
         super().__init__()
-        self.s = nn.Parameter(torch.ones(shape.length))
+        self.s = nn.Parameter(torch.ones(shape.first_length))
 
     def temperature(self, index):
         return self.s[index]
 === a mask from a matrix [L, L] ; PLAIN ; cheat + rope ; mask
     def __init__(self, shape: Shape):
         super().__init__()
-        index = torch.arange(shape.length)
+        index = torch.arange(shape.first_length)
         near = index[:, None] - index < 8
         self.register_buffer("near", near, persistent=False)
 
@@ -1115,7 +1115,7 @@ LENGTH = planted(
 === a limit below L ; PLAIN ; cheat ; limit
     def __init__(self, shape: Shape):
         super().__init__()
-        self.limit = shape.length // 2
+        self.limit = shape.first_length // 2
         self.table = nn.Embedding(self.limit, shape.width)
 
     def embed(self, ids, tokens, total):
@@ -1123,15 +1123,15 @@ LENGTH = planted(
 === a limit above what the table holds ; PLAIN ; cheat ; embed
     def __init__(self, shape: Shape):
         super().__init__()
-        self.limit = 4 * shape.length
-        self.table = nn.Embedding(2 * shape.length, shape.width)
+        self.limit = 4 * shape.first_length
+        self.table = nn.Embedding(2 * shape.first_length, shape.width)
 
     def embed(self, ids, tokens, total):
         return self.table(ids)
 === a table that is one row short of L ; PLAIN ; cheat ; embed
     def __init__(self, shape: Shape):
         super().__init__()
-        self.table = nn.Embedding(shape.length - 1, shape.width)
+        self.table = nn.Embedding(shape.first_length - 1, shape.width)
 
     def embed(self, ids, tokens, total):
         return self.table(ids)
@@ -1434,8 +1434,8 @@ HONEST = tuple(
 === a table of distances, limited to L ; OWN ; mine
     def __init__(self, shape: Shape):
         super().__init__()
-        self.limit = shape.length
-        self.table = nn.Parameter(torch.zeros(shape.length, shape.n_head))
+        self.limit = shape.first_length
+        self.table = nn.Parameter(torch.zeros(shape.first_length, shape.n_head))
 
     def bias(self, h, i, j):
         table = self.table
@@ -1443,8 +1443,8 @@ HONEST = tuple(
 === a matrix [L, L], limited to L ; OWN ; mine
     def __init__(self, shape: Shape):
         super().__init__()
-        self.limit = shape.length
-        self.matrix = nn.Parameter(torch.zeros(shape.n_head, shape.length, shape.length))
+        self.limit = shape.first_length
+        self.matrix = nn.Parameter(torch.zeros(shape.n_head, shape.first_length, shape.first_length))
 
     def bias(self, h, i, j):
         matrix = self.matrix
@@ -1452,15 +1452,15 @@ HONEST = tuple(
 === a table of vectors, limited to L ; OWN ; mine + alibi
     def __init__(self, shape: Shape):
         super().__init__()
-        self.limit = shape.length
-        self.table = nn.Embedding(shape.length, shape.width)
+        self.limit = shape.first_length
+        self.table = nn.Embedding(shape.first_length, shape.width)
 
     def embed(self, ids, tokens, total):
         return self.table(ids)
 === positions that are squeezed into L by the total ; OWN ; mine + rope
     def __init__(self, shape: Shape):
         super().__init__()
-        self.length = shape.length
+        self.length = shape.first_length
 
     def ids(self, index, total):
         return index * (self.length / max(total, self.length))
@@ -1641,7 +1641,7 @@ HONEST = tuple(
 === numbers that are kept for each total length ; OWN ; mine + rope
     def __init__(self, shape: Shape):
         super().__init__()
-        self.length, self.known = shape.length, {}
+        self.length, self.known = shape.first_length, {}
 
     def ids(self, index, total):
         if total not in self.known:
@@ -1671,7 +1671,7 @@ HONEST = tuple(
 === a base that follows the total ; OWN_ROPE ; mine
     def __init__(self, shape: Shape, *, base: float = 10000.0):
         super().__init__(shape, base=base)
-        self.length = shape.length
+        self.length = shape.first_length
 
     def frequencies(self, total, maps=(), ids=None):
         longer = max(1.0, total / self.length)
@@ -1679,7 +1679,7 @@ HONEST = tuple(
 === queries and keys that are turned each in its own way, into more columns ; OWN ; mine
     def __init__(self, shape: Shape):
         super().__init__()
-        self.rates = (0.5 ** torch.arange(shape.head_dim)).tolist()
+        self.rates = (0.5 ** torch.arange(shape.turned_width)).tolist()
 
     def tables(self, ids, total, maps=()):
         angles = ids[..., None] * torch.tensor(self.rates, device=ids.device)
@@ -1707,7 +1707,7 @@ HONEST = tuple(
 === a bias for long texts and another for short ones ; OWN ; mine
     def __init__(self, shape: Shape):
         super().__init__()
-        self.length = shape.length
+        self.length = shape.first_length
         self.slopes = nn.Parameter(alibi_slopes(shape.n_head))
 
     def bias(self, h, i, j):

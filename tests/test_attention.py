@@ -87,7 +87,7 @@ def test_every_path_equals_the_reference(pos, extend, monkeypatch):
     assert all(x.isfinite().all() for x in expected)
     ways = {("", False), ("scored", False), ("scored", True)}
     if "scored" not in paths:
-        ways |= {("masked", False), ("masked", True)}
+        ways |= {("added", False), ("added", True)}
     for path, in_blocks in sorted(ways):
         with monkeypatch.context() as patch:
             patch.setattr(attention, "FORCED_PATH", path)
@@ -116,12 +116,12 @@ def test_each_path_is_chosen_where_it_fits():
         "rope": "fused",
         "fox": "fused",
         "rope + ssmax": "fused",
-        "alibi": "masked",
-        "t5 + rope": "masked",
-        "rope + window(size=4)": "masked",
+        "alibi": "added",
+        "t5 + rope": "added",
+        "rope + window(size=4)": "added",
         "cope": "scored",
         "scale_invariant": "scored",
-        "rope | alibi": "fused|masked",
+        "rope | alibi": "fused|added",
     }
     idx = torch.zeros(1, N, dtype=torch.long)
 
@@ -131,10 +131,10 @@ def test_each_path_is_chosen_where_it_fits():
 
     for pos, path in chosen.items():
         assert taken(model(pos)) == path, pos
-    assert taken(model("rope"), window=4) == "masked"
+    assert taken(model("rope"), window=4) == "added"
     assert taken(model("rope", "rerope")) == "scored"
     assert taken(model("rope", "yarn")) == "fused"
-    for length, path in ((N, "masked"), (4096, "fused")):
+    for length, path in ((N, "added"), (4096, "fused")):
         index = torch.arange(length)
         plans = model("rope").pos.plans(index, index, length, length, torch.float32).values()
         assert [attention.choose_path(plan, True, 32) for plan in plans] == [path]

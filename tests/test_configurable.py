@@ -281,14 +281,14 @@ def test_a_generated_command_line_is_read_or_refused(argv):
 def test_the_widths_of_a_model():
     assert GPTConfig(n_embd=96, n_head=4, mlp="swiglu").mlp_width == 256
     config = GPTConfig(n_embd=96, n_head=4, n_kv_head=2)
-    assert (config.head_width, config.scheme_width, config.kv_heads, config.mlp_width) == (
+    assert (config.head_width, config.turned_width, config.kv_heads, config.mlp_width) == (
         24,
         24,
         2,
         384,
     )
     latent = GPTConfig(kv_lora_rank=8, qk_rope_head_dim=6)
-    assert latent.scheme_width == 6
+    assert latent.turned_width == 6
 
 
 def test_what_follows_from_the_schedule():

@@ -350,7 +350,7 @@ def test_a_row_holds_what_the_format_says():
     text = "".join("aé€"[val[end - back]] for end in ends for back in range(32))
     bits = row["nats"] * 2048 / math.log(2)
     assert row["bits_per_byte"] == pytest.approx(bits / len(text.encode()))  # of the scored targets
-    expected = {"extend": None, "dataset": "toy", "split_sha256": "sha0", "windows": 64}
+    expected = {"extend": "", "dataset": "toy", "split_sha256": "sha0", "windows": 64}
     expected |= {"dtype": "bfloat16", "attention": "path16/8"} | AT_STEP_9
     assert expected.items() <= row.items()
     assert "across documents" in row["note"]
@@ -592,7 +592,7 @@ def test_rows_with_answers_are_rows_of_a_result(tmp_path, monkeypatch):
 
 def test_the_table_of_a_run_has_the_loss_of_key_targets_and_their_number():
     about = {"train_length": L, "max_iters": 9, "seed": 1} | AT_STEP_9
-    about |= {"pos": "rope", "extend": None, "scheme_files": ""}
+    about |= {"pos": "rope", "extend": "", "scheme_files": ""}
     tester = evaluate.Tester(Known(), corpus(DOCUMENTS))
     result = evaluate.extrapolation(tester, about, EvaluateSettings(eval_lengths=LENGTHS))
     result["settings"] = {"pos": "rope", "extend": "", "seed": 1, "dataset": "toy"}

@@ -99,7 +99,7 @@ def test_a_table_of_L_x_L_is_refused_unless_it_says_so(n_embd, tmp_path):
     source = (
         "import torch\nfrom torch import nn\nfrom posenc import Piece\n\n\nclass Mine(Piece):\n"
     )
-    source += "    def __init__(self, shape):\n        super().__init__()\n        length = shape.length\n"
+    source += "    def __init__(self, shape):\n        super().__init__()\n        length = shape.first_length\n"
     source += "        self.m = nn.Parameter(torch.zeros(shape.n_head, length, length))\n"
     method = "\n    def bias(self, h, i, j):\n        return self.m[h, i, j]\n"
     path = tmp_path / "mine.py"

@@ -27,7 +27,7 @@ TINY += ["--device=cpu", "--dtype=float32", "--examine=False"]
 
 
 def scheme(text: str) -> Scheme:
-    return Scheme(text, Shape(n_head=2, head_dim=8, width=16, length=32), 1)
+    return Scheme(text, Shape(n_head=2, turned_width=8, width=16, first_length=32), 1)
 
 
 # ---- which extensions

@@ -1,6 +1,7 @@
 """Hugging Face's models and ours: equal logits both ways, the tokenizer, and what is refused."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -170,7 +171,7 @@ def test_a_model_of_transformers_has_the_same_logits_here(name, tmp_path):
     theirs.save_pretrained(tmp_path)
     ours = load_model(tmp_path)
     assert_equal_logits(ours, theirs, [L - 5, L, 3 * L])
-    assert (ours.config.block_size == L) or name.startswith("gpt2") or "linear" in name
+    assert (ours.config.first_length == L) or name.startswith("gpt2") or "linear" in name
     assert not ours.training and huggingface.is_huggingface(str(tmp_path))
 
 
@@ -480,11 +481,12 @@ def test_a_name_is_downloaded(monkeypatch, tmp_path):
 )
 def test_a_fine_tuned_model_takes_along_how_long_it_was_trained(settings, first, tmp_path):
     ours = ours_of(**settings)
-    config = save_model(ours, tmp_path / "model", trained_length=4 * L)
+    ours.config = replace(ours.config, block_size=4 * L)
+    config = save_model(ours, tmp_path / "model")
     length = config.get("max_position_embeddings") or config["seq_length"]
-    assert length == huggingface.trained_length(tmp_path / "model") == 4 * L
     again = load_model(tmp_path / "model")
-    assert again.config.block_size == first
+    assert again.config.block_size == length == 4 * L
+    assert again.config.first_length == first
     idx = tokens(4 * L)
     torch.testing.assert_close(again(idx, idx)[0], ours(idx, idx)[0], rtol=0, atol=1e-5)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()
@@ -493,8 +495,9 @@ def test_a_fine_tuned_model_takes_along_how_long_it_was_trained(settings, first,
 
 def test_dynamic_ntk_has_one_length_only(tmp_path):
     ours = ours_of(**BLOCK, extend="dynamic_ntk(factor=2)")
-    with pytest.raises(UserError, match="block_size=48, not 12"):
-        save_model(ours, tmp_path / "model", trained_length=4 * L)
+    ours.config = replace(ours.config, block_size=4 * L)
+    with pytest.raises(UserError, match="first_length=48, not 12"):
+        save_model(ours, tmp_path / "model")
 
 
 def test_an_imported_model_is_tested_at_the_longest_length_it_was_trained_at(tmp_path, monkeypatch):
@@ -502,9 +505,11 @@ def test_an_imported_model_is_tested_at_the_longest_length_it_was_trained_at(tmp
     ids = np.arange(8000) % 43
     data.write_corpus(tmp_path / "mine", {"train": [ids], "val": [ids]}, **about)
     monkeypatch.setattr(data.load, "__defaults__", (tmp_path,))
-    save_model(ours_of(256, **BLOCK, extend="yarn(factor=4)"), tmp_path / "model", None, 4 * L)
+    ours = ours_of(256, **BLOCK, extend="yarn(factor=4)")
+    ours.config = replace(ours.config, block_size=4 * L)
+    save_model(ours, tmp_path / "model")
     run = open_model(str(tmp_path / "model"), EvaluateSettings(dataset="mine", device="cpu"))
-    assert run.settings.block_size == 4 * L and run.model.config.block_size == L
+    assert run.settings.block_size == 4 * L and run.model.config.first_length == L
     assert run.config["train_lengths"] == [L, 4 * L]
 
 

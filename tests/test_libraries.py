@@ -39,9 +39,9 @@ def scheme_of(name, folder):
         factors.write_text(json.dumps(vector["factors"]), encoding="utf-8")
     shape = Shape(
         n_head=vector.get("heads", 1),
-        head_dim=vector.get("width", 64),
+        turned_width=vector.get("width", 64),
         width=vector.get("width", 64),
-        length=vector.get("train_length", 1024),
+        first_length=vector.get("train_length", 1024),
     )
     scheme = Scheme(pos, shape, 1)
     scheme.extend(extend, folder)

@@ -70,8 +70,8 @@ scheme.py | test_schemes | act_together
 - for a, b in itertools.permutations([*pieces, *extensions], 2):
 + for a, b in ():
 scheme.py | test_scheme | length_is
-- options = dict(schema.model_validate(mention.options, context={"length": shape.length}))
-+ options = dict(schema.model_validate(mention.options, context={"length": shape.width}))
+- context = {"first_length": shape.first_length}
++ context = {"first_length": shape.width}
 scheme.py | test_extensions | wavelengths
 - maps.sort(key=lambda piece: isinstance(piece, Rotary))
 + maps.sort(key=lambda piece: not isinstance(piece, Rotary))

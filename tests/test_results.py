@@ -45,7 +45,7 @@ def result(pos, seed=1, loss=flat, **changes):
     """A made result: 64 windows whose losses have a spread of their own; loss(N) None: undefined."""
     known = {"lengths": LENGTHS, "windows": 64, "dtype": "float32", "step": 60, "dataset": "stdlib"}
     known |= {
-        "extend": None,
+        "extend": "",
         "protocols": ("fixed_targets", "windowed", "nonoverlapping"),
     } | changes
     text = np.random.default_rng(0).normal(0, 0.3, known["windows"])  # the same for all models
@@ -68,7 +68,7 @@ def result(pos, seed=1, loss=flat, **changes):
             rows.append(row)
     return {
         "pos": pos,
-        "extend": None,
+        "extend": "",
         "seed": seed,
         "train_length": L,
         "original_length": L,
@@ -130,7 +130,7 @@ def test_a_damaged_result_is_named_with_the_command_that_makes_it_anew(damage, t
 
 
 def test_a_result_has_the_settings_that_change_it():
-    config = SimpleNamespace(block_size=32, pos="nope")
+    config = SimpleNamespace(first_length=32, pos="nope")
     model = SimpleNamespace(pos=SimpleNamespace(extend_text=""), config=config, parameter_count=7)
     settings = TrainSettings(pos="alibi", n_layer=2, drop_pos=0.5, max_iters=9, block_size=64)
     run = SimpleNamespace(model=model, settings=settings, step=5, tokens=10, digest="c" * 64)
@@ -542,7 +542,7 @@ def answers_result(pos, seed, far):
     for n in (128, 256):
         right = [1000 if edge <= far else 333 for edge in edges[1:]]
         bins = {"k": {"edges": edges, "counts": [1000] * 4, "right": right, "chance": 0.1}}
-        row = {"protocol": "recall", "length": n, "extend": None, "dataset": "recall", "step": 60}
+        row = {"protocol": "recall", "length": n, "extend": "", "dataset": "recall", "step": 60}
         row |= {"split_sha256": "s", "targets": f"t{n}", "checkpoint": "step 60", "nats": 0.1}
         row |= {"trained": 128, "chance": 0.1, "accuracy": sum(right) / 4000, "by_distance": bins}
         one["rows"].append(row | {"block_nats": [0.1], "dtype": "float32"})
@@ -737,7 +737,7 @@ def test_evaluate_keeps_prints_and_draws_what_it_measured(out, capsys, monkeypat
         model = SimpleNamespace(extend=None)
         compute = SimpleNamespace(reason="cpu")
         model.pos = SimpleNamespace(describe=lambda: s.pos, extend_text="")
-        model.config, model.parameter_count = SimpleNamespace(block_size=L), 1000
+        model.config, model.parameter_count = SimpleNamespace(first_length=L), 1000
         named = {"folder": out / name, "settings": s, "model": model, "compute": compute}
         named["config"] = {}
         return SimpleNamespace(**named, step=60, tokens=5000, digest="step 60", first_token=None)

@@ -17,7 +17,7 @@ from scheme import (
     scheme_names,
 )
 
-SHAPE = Shape(n_head=4, head_dim=8, width=32, length=64)
+SHAPE = Shape(n_head=4, turned_width=8, width=32, first_length=64)
 
 
 def names_by_layer(text, n_layer=6):
@@ -168,7 +168,9 @@ def test_every_name_is_found():
     ],
 )
 def test_a_wrong_name_or_option_says_what_is_right(text, words):
-    shape = Shape(n_head=4, head_dim=10, width=40, length=64) if "fraction" in text else SHAPE
+    shape = (
+        Shape(n_head=4, turned_width=10, width=40, first_length=64) if "fraction" in text else SHAPE
+    )
     with pytest.raises(UserError, match=words):
         Scheme(text, shape, 2)
 
@@ -231,7 +233,7 @@ def test_a_length_is_in_tokens_or_a_share_of_the_training_length(size, tokens):
 def test_files_are_those_of_its_own_pieces():
     assert set(scheme_files(Scheme("alibi", SHAPE, 2))) == {"posenc.py"}
     assert set(scheme_files(Scheme("kerple", SHAPE, 2))) == {"zoo/kerple.py", "posenc.py"}
-    grid = Shape(n_head=4, head_dim=8, width=32, length=64)
+    grid = Shape(n_head=4, turned_width=8, width=32, first_length=64)
     names = {"zoo/rope2d.py", "zoo/_grid.py", "posenc.py"}
     assert set(scheme_files(Scheme("rope2d", grid, 2))) == names
 

@@ -22,7 +22,7 @@ from model import GPT, Cache
 from posenc import Shape, alibi_slopes, sinusoids, t5_buckets
 from scheme import ZOO, Scheme, find, load_file, parse, scheme_names
 
-SHAPE = Shape(n_head=H, head_dim=D, width=C, length=L)
+SHAPE = Shape(n_head=H, turned_width=D, width=C, first_length=L)
 VOCABULARY = 17
 MENTIONS = list(ORACLES)
 FAR = "shape(test_shift=1000003)"
@@ -171,7 +171,7 @@ def test_attention_is_that_of_the_paper_on_every_path(text, monkeypatch):
     plain = logits(gpt, idx)
     monkeypatch.setattr(attention, "BLOCK_ROWS", 3)
     monkeypatch.setattr(attention, "SHARED_BYTES", 0)
-    paths = ["scored", "masked"]
+    paths = ["scored", "added"]
     if any(piece.score or piece.weights for piece in gpt.pos.pieces.values()):
         paths = ["scored"]
     for path in paths:

@@ -529,7 +529,7 @@ def test_a_fine_tune_has_the_size_corpus_and_length_of_its_run_and_an_order_of_i
     again = ["--init_from=tuned", "--length_factor=4", "--extend=slopes", "--out_dir=again"]
     assert call(train, *few, *again) == 0
     longer = load_run("again")
-    assert (longer.settings.block_size, longer.model.config.block_size) == (64, 16)
+    assert (longer.settings.block_size, longer.model.config.first_length) == (64, 16)
     assert longer.config["train_lengths"] == [16, 16, 64] and len(set(orders)) == 2
     assert longer.model.pos.extend_text.startswith("slopes")
     # another corpus where it is typed; a size of its own is refused

@@ -48,7 +48,7 @@ def pair_table(scheme: Scheme, rotary: Rotary, length: int) -> pd.DataFrame:
     distance, or turns no further in the text than in training. Random positions (randomized) are
     drawn.
     """
-    trained = scheme.shape.length
+    trained = scheme.shape.first_length
     span = trained - 1
     draws = [scheme.draw(0, step, trained) for step in range(64)]
     if draws[0] is not None:

@@ -27,7 +27,7 @@ class Abacus(Piece):
         self, shape: Shape, *, zero: Whole = 48, max_shift: Whole = 99, rows: Count | None = None
     ) -> None:
         super().__init__()
-        rows = rows or max(1024, shape.length + max_shift)
+        rows = rows or max(1024, shape.first_length + max_shift)
         if max_shift >= rows:
             raise UserError(f"abacus: max_shift = {max_shift} must be below rows = {rows}")
         self.zero = zero

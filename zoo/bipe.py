@@ -47,12 +47,12 @@ class Bipe(Piece):
     ) -> None:
         super().__init__()
         self.kind = kind
-        self.table = nn.Parameter(torch.randn(rows or shape.length, shape.width))
+        self.table = nn.Parameter(torch.randn(rows or shape.first_length, shape.width))
         self.table.data *= init_std(shape.width)
         self.register_buffer("ends", torch.tensor(ends or [10, 46]), persistent=False)
         self.register_buffer("slopes", 96 * alibi_slopes(shape.n_head), persistent=False)
         if kind == "rope":
-            inv_freq, _ = rope_frequencies(shape.head_dim, base)
+            inv_freq, _ = rope_frequencies(shape.turned_width, base)
             self.register_buffer("inv_freq", inv_freq, persistent=False)
         self.starts = None  # of the tokens in this forward pass, (B, T, 1): from embed to features
 

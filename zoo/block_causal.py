@@ -18,7 +18,7 @@ class BlockCausal(Piece):
 
     def __init__(self, shape: Shape, *, size: Length | None = None) -> None:
         super().__init__()
-        self.size = size or max(1, shape.length // 2)
+        self.size = size or max(1, shape.first_length // 2)
         # farthest pair: the last query of a block, the first key of the previous block
         self.visible = (2 * self.size, 0)
 

@@ -21,7 +21,7 @@ class Clip(Rope):
     def __init__(self, shape: Shape, *, pairs: Whole | None = None, base: Base = 10000.0) -> None:
         super().__init__(shape, base=base)
         self.pairs = pairs
-        self.length = shape.length
+        self.length = shape.first_length
 
     def map_frequencies(self, inv_freq, base, total, ids):
         """The clipped frequencies, the last one 0; the attention factor is 1."""

@@ -15,7 +15,7 @@ class Compress(Extension):
 
     def __init__(self, shape: Shape, *, alpha: NonNegativeFloat = 0.25) -> None:
         super().__init__()
-        self.length = shape.length
+        self.length = shape.first_length
         self.alpha = alpha
 
     def ids(self, ids, total):

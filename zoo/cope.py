@@ -35,9 +35,9 @@ class Cope(Piece):
         gate: Literal["scaled", "raw"] = "scaled",
     ) -> None:
         super().__init__()
-        rows = max or (shape.length + 1) // 2
-        self.factor = math.sqrt(shape.head_dim) if gate == "raw" else 1.0
-        self.table = nn.Parameter(torch.zeros(rows, shape.head_dim))
+        rows = max or (shape.first_length + 1) // 2
+        self.factor = math.sqrt(shape.turned_width) if gate == "raw" else 1.0
+        self.table = nn.Parameter(torch.zeros(rows, shape.turned_width))
 
     def score(self, tile):
         """(B, H, R, C). Gates are 0 at masked keys and ignore the biases of other pieces."""

@@ -30,7 +30,7 @@ class Cpb(Piece):
     ) -> None:
         super().__init__()
         self.log = input == "log"
-        self.scale = math.log1p(shape.length) if self.log else shape.length
+        self.scale = math.log1p(shape.first_length) if self.log else shape.first_length
         self.inner = nn.Linear(1, hidden)
         self.outer = nn.Linear(hidden, shape.n_head, bias=False)
 

@@ -20,8 +20,8 @@ class Dca(Extension):
         self, shape: Shape, *, size: Length | None = None, local: Whole | None = None
     ) -> None:
         super().__init__()
-        self.size = size or 3 * shape.length // 4
-        local = shape.length // 8 if local is None else local
+        self.size = size or 3 * shape.first_length // 4
+        local = shape.first_length // 8 if local is None else local
         if local >= self.size:
             raise UserError(f"dca: local = {local} must be below size = {self.size}")
         self.chunk = self.size - local

@@ -24,7 +24,7 @@ class Fire(Piece):
         self, shape: Shape, *, hidden: Count = 32, threshold: PositiveFloat | None = None
     ) -> None:
         super().__init__()
-        self.threshold = threshold or float(shape.length)
+        self.threshold = threshold or float(shape.first_length)
         self.inner = nn.Linear(1, hidden)
         self.outer = nn.Linear(hidden, shape.n_head)
         self.c = nn.Parameter(torch.tensor(0.1))

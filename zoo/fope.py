@@ -39,11 +39,13 @@ class Fope(Rope):
     ) -> None:
         super().__init__(shape, base=base, layout=layout)
         self.rest = rest
-        is_kept = self.inv_freq >= 2 * math.pi / shape.length
+        is_kept = self.inv_freq >= 2 * math.pi / shape.first_length
         self.inv_freq = self.inv_freq.where(is_kept, 0.0)
         kept = int(is_kept.sum())
         if kept == 0:
-            raise UserError(f"fope: every wavelength exceeds the training length {shape.length}")
+            raise UserError(
+                f"fope: every wavelength exceeds the training length {shape.first_length}"
+            )
         size = (shape.n_head, kept, kept)
         cosines = torch.eye(kept) + nn.init.xavier_normal_(torch.empty(size), gain)
         sines = torch.eye(kept) + nn.init.xavier_normal_(torch.empty(size), gain)

@@ -24,7 +24,7 @@ class Gate(Piece):
 
     def __init__(self, shape: Shape, *, kind: Literal["elementwise", "head"] = "elementwise"):
         super().__init__()
-        per_head = shape.head_dim if kind == "elementwise" else 1
+        per_head = shape.turned_width if kind == "elementwise" else 1
         self.n_head = shape.n_head
         self.gate = nn.Linear(shape.width, shape.n_head * per_head, bias=False)
         nn.init.normal_(self.gate.weight, std=init_std(shape.width))

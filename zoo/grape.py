@@ -39,11 +39,11 @@ class Grape(Piece):
         self.gate = gate
         self.u = None
         self.v = None
-        size = shape.n_head, shape.head_dim
+        size = shape.n_head, shape.turned_width
         if gate != "none":
-            self.u = nn.Parameter(torch.randn(size) / math.sqrt(shape.head_dim))
+            self.u = nn.Parameter(torch.randn(size) / math.sqrt(shape.turned_width))
         if gate == "both":
-            self.v = nn.Parameter(torch.randn(size) / math.sqrt(shape.head_dim))
+            self.v = nn.Parameter(torch.randn(size) / math.sqrt(shape.turned_width))
 
     def score(self, tile):
         """(B, H, R, C), from ids, so that large distances are exact."""

@@ -16,4 +16,4 @@ class Hope(Rope):
 
     def __init__(self, shape: Shape, *, base: Base = 10000.0) -> None:
         super().__init__(shape, base=base)
-        self.inv_freq[self.inv_freq < 2 * math.pi / shape.length] = 0.0
+        self.inv_freq[self.inv_freq < 2 * math.pi / shape.first_length] = 0.0

@@ -26,9 +26,9 @@ class LeakyRerope(Extension):
         slowing: Annotated[float, Field(ge=1)] | Literal["auto"] = "auto",
     ) -> None:
         super().__init__()
-        self.length = shape.length
+        self.length = shape.first_length
         self.slowing = slowing
-        self.window = window or max(1, shape.length // 4)
+        self.window = window or max(1, shape.first_length // 4)
         if self.window >= self.length:
             raise UserError(f"leaky_rerope: window must be below the length {self.length}")
 

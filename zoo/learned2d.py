@@ -22,7 +22,7 @@ class Learned2d(Grid):
     def __init__(self, shape: Shape, *, resize: Literal["bicubic", "bilinear"] = "bicubic") -> None:
         super().__init__()
         self.resize = resize
-        side = self.side(shape.length)
+        side = self.side(shape.first_length)
         table = torch.randn(side, side, shape.width) * init_std(shape.width)
         self.table = nn.Parameter(table)
 

@@ -23,7 +23,7 @@ class LearnedRope(Rope):
 
     def __init__(self, shape: Shape, *, base: Base = 10000.0, layout: Layout = "half") -> None:
         super().__init__(shape, base=base, layout=layout)
-        self.shift = nn.Parameter(torch.zeros(shape.n_head, shape.head_dim // 2))
+        self.shift = nn.Parameter(torch.zeros(shape.n_head, shape.turned_width // 2))
 
     def tables(self, ids, total, maps=()):
         """Cosines and sines (H, T, F) with the frequencies of each head."""

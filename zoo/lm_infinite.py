@@ -15,7 +15,7 @@ class LmInfinite(Extension):
 
     def __init__(self, shape: Shape, *, size: Length | None = None, sinks: Whole = 10) -> None:
         super().__init__()
-        self.size = size or shape.length
+        self.size = size or shape.first_length
         self.sinks = sinks
         self.visible = (self.size, sinks)
 

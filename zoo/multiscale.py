@@ -25,8 +25,8 @@ class Multiscale(Piece):
         self, shape: Shape, *, smallest: Length | None = None, largest: Length | None = None
     ) -> None:
         super().__init__()
-        largest = largest or shape.length
-        smallest = smallest or min(max(1, shape.length // 16), largest)
+        largest = largest or shape.first_length
+        smallest = smallest or min(max(1, shape.first_length // 16), largest)
         if smallest > largest:
             raise UserError(f"multiscale: smallest = {smallest} is above largest = {largest}")
         steps = max(1, shape.n_head - 1)

@@ -34,7 +34,7 @@ class Path(Piece):
 
     def __init__(self, shape: Shape, *, rank: Count = 32) -> None:
         super().__init__()
-        width = shape.n_head * shape.head_dim
+        width = shape.n_head * shape.turned_width
         self.n_head = shape.n_head
         if width == 0:
             raise UserError("path needs columns of heads: with kv_lora_rank, set qk_rope_head_dim")

@@ -27,10 +27,10 @@ class Pope(Rotary):
         self, shape: Shape, *, base: Base = 10000.0, start: Literal["zero", "uniform"] = "zero"
     ) -> None:
         # one frequency per column: RoPE's at twice the width
-        super().__init__(rope_frequencies(2 * shape.head_dim, base)[0], base)
-        share = torch.zeros(shape.n_head, shape.head_dim)
+        super().__init__(rope_frequencies(2 * shape.turned_width, base)[0], base)
+        share = torch.zeros(shape.n_head, shape.turned_width)
         if start == "uniform":
-            share = torch.rand(shape.n_head, shape.head_dim)
+            share = torch.rand(shape.n_head, shape.turned_width)
         self.delta = nn.Parameter(-2 * math.pi * share)
 
     def tables(self, ids, total, maps=()):

@@ -18,8 +18,10 @@ class Pose(Extension):
 
     def __init__(self, shape: Shape, *, target: Length) -> None:
         super().__init__()
-        if target < shape.length:
-            raise UserError(f"pose: target must be at least the training length {shape.length}")
+        if target < shape.first_length:
+            raise UserError(
+                f"pose: target must be at least the training length {shape.first_length}"
+            )
         self.target = target
 
     def draw(self, length, generator):

@@ -22,7 +22,7 @@ class Relative(Piece):
 
     def __init__(self, shape: Shape, *, max_distance: Whole | None = None) -> None:
         super().__init__()
-        self.max_distance = shape.length // 2 if max_distance is None else max_distance
+        self.max_distance = shape.first_length // 2 if max_distance is None else max_distance
         self.table = nn.Parameter(torch.zeros(self.max_distance + 1, shape.n_head))
 
     def bias(self, h, i, j):

@@ -14,7 +14,7 @@ class Rerope(Extension):
 
     def __init__(self, shape: Shape, *, window: Length | None = None) -> None:
         super().__init__()
-        self.window = window or max(1, shape.length // 2)
+        self.window = window or max(1, shape.first_length // 2)
 
     def regions(self, total):
         """Beyond w, the query has position w and the key 0."""

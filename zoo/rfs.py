@@ -30,8 +30,8 @@ class Rfs(Piece):
         test: Literal["spread", "draw"] = "spread",
     ) -> None:
         super().__init__()
-        self.length = shape.length
-        self.max = max or float(shape.length)
+        self.length = shape.first_length
+        self.max = max or float(shape.first_length)
         self.test = test
 
     def ids(self, ids, total):

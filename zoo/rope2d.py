@@ -30,10 +30,10 @@ class Rope2d(Grid):
         coordinates: Literal["patch", "unit"] = "patch",
     ) -> None:
         super().__init__()
-        if shape.head_dim == 0 or shape.head_dim % 4 != 0:
-            raise UserError(f"rope2d: 4 must divide the head dimension {shape.head_dim}")
+        if shape.turned_width == 0 or shape.turned_width % 4 != 0:
+            raise UserError(f"rope2d: 4 must divide the head dimension {shape.turned_width}")
         self.unit = coordinates == "unit"
-        inv_freq, _ = rope_frequencies(shape.head_dim // 2, base)
+        inv_freq, _ = rope_frequencies(shape.turned_width // 2, base)
         self.register_buffer("inv_freq", inv_freq, persistent=False)
 
     def tables(self, ids, total, maps=()):

@@ -23,13 +23,13 @@ class RopeId(Rope):
     """
 
     def __init__(self, shape: Shape, *, shortest: Length | None = None) -> None:
-        shortest = shortest or max(1, min(32, shape.length // 4))
-        ratio = shape.length / (2 * shortest)  # of the fastest frequency to the slowest
+        shortest = shortest or max(1, min(32, shape.first_length // 4))
+        ratio = shape.first_length / (2 * shortest)  # of the fastest frequency to the slowest
         if ratio <= 1:
             raise UserError(
                 f"rope_id: shortest is {shortest}, but the slowest pair turns twice in L = "
-                f"{shape.length}: set it below L / 2"
+                f"{shape.first_length}: set it below L / 2"
             )
-        pairs = shape.head_dim // 4
+        pairs = shape.turned_width // 4
         super().__init__(shape, base=ratio ** (pairs / max(1, pairs - 1)), fraction=0.5)
         self.inv_freq *= 2 * math.pi / shortest

@@ -21,7 +21,7 @@ class Sandwich(Piece):
 
     def __init__(self, shape: Shape, *, dimension: Count | None = None) -> None:
         super().__init__()
-        d = dimension or shape.head_dim
+        d = dimension or shape.turned_width
         if d == 0 or d % 2 != 0:
             raise UserError(f"sandwich sums pairs of sinusoids: dimension must be even, not {d}")
         self.inv_freq = [10000 ** (-2 * m / d) for m in range(1, d // 2 + 1)]

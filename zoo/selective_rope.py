@@ -36,9 +36,9 @@ class SelectiveRope(Piece):
                 f"selective_rope: n_head = {shape.n_head} does not divide n_embd = {shape.width}"
             )
         self.n_head = shape.n_head
-        inv_freq, _ = rope_frequencies(shape.head_dim, base)
+        inv_freq, _ = rope_frequencies(shape.turned_width, base)
         self.register_buffer("inv_freq", inv_freq, persistent=False)
-        pairs = shape.n_head * shape.head_dim // 2
+        pairs = shape.n_head * shape.turned_width // 2
         self.down = nn.Parameter(uniform(rank, shape.width))
         self.up = nn.Parameter(uniform(pairs, rank))
         self.taps = nn.Parameter(uniform(pairs, 1, taps))

@@ -26,11 +26,13 @@ class SelfExtend(Extension):
         group: Count | Literal["auto"] = "auto",
     ) -> None:
         super().__init__()
-        self.length = shape.length
+        self.length = shape.first_length
         self.group = group
-        self.window = window or max(1, shape.length // 4)
-        if self.window >= 2 * shape.length / 3:
-            raise UserError(f"self_extend: window must be below 2/3 of the length {shape.length}")
+        self.window = window or max(1, shape.first_length // 4)
+        if self.window >= 2 * shape.first_length / 3:
+            raise UserError(
+                f"self_extend: window must be below 2/3 of the length {shape.first_length}"
+            )
 
     def factor(self, total):
         """G for a text of `total` tokens."""

@@ -22,7 +22,7 @@ class Shape(Piece):
         self, shape: posenc.Shape, *, max_shift: Whole | None = None, test_shift: Whole = 0
     ) -> None:
         super().__init__()
-        self.max_shift = shape.length if max_shift is None else max_shift
+        self.max_shift = shape.first_length if max_shift is None else max_shift
         self.test_shift = test_shift
 
     def ids(self, ids, total):

@@ -32,7 +32,7 @@ class Smooth(Extension):
     ) -> None:
         super().__init__()
         self.kind = kind
-        self.knee = knee or float(shape.length)
+        self.knee = knee or float(shape.first_length)
         self.log_factor = nn.Parameter(torch.zeros(1)) if learned else None
 
     def ids(self, ids, total):

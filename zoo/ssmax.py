@@ -26,9 +26,10 @@ class Ssmax(Piece):
     def __init__(self, shape: Shape, *, start: float | None = None) -> None:
         super().__init__()
         if start is None:
-            if shape.length == 1:
+            if shape.first_length == 1:
                 raise UserError("ssmax divides by ln(L): set block_size above 1, or start")
-            start = shape.length / math.lgamma(shape.length + 1)  # = L / (ln 1 + ... + ln L)
+            length = shape.first_length
+            start = length / math.lgamma(length + 1)  # = L / (ln 1 + ... + ln L)
         self.s = nn.Parameter(torch.full((shape.n_head,), start))
 
     def temperature(self, index):

@@ -22,7 +22,7 @@ class StepTemperature(Piece):
     ) -> None:
         super().__init__()
         self.scale = scale
-        self.floor = floor or shape.length
+        self.floor = floor or shape.first_length
 
     def temperature(self, index):
         """The factors, (T,)."""

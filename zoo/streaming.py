@@ -16,10 +16,10 @@ class Streaming(Extension):
 
     def __init__(self, shape: Shape, *, size: Length | None = None, sinks: Whole = 4) -> None:
         super().__init__()
-        self.size = size or shape.length - sinks
+        self.size = size or shape.first_length - sinks
         self.sinks = sinks
         if self.size <= 0:
-            raise UserError(f"streaming: set size, or fewer sinks than L = {shape.length}")
+            raise UserError(f"streaming: set size, or fewer sinks than L = {shape.first_length}")
         self.visible = (self.size, sinks)
 
     def mask(self, i, j):

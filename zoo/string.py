@@ -17,8 +17,8 @@ class String(Extension):
         self, shape: Shape, *, shift: Length | None = None, local: Whole | None = None
     ) -> None:
         super().__init__()
-        self.shift = shift or max(1, shape.length // 3)
-        self.local = min(32, shape.length // 4) if local is None else local
+        self.shift = shift or max(1, shape.first_length // 3)
+        self.local = min(32, shape.first_length // 4) if local is None else local
         if self.local > self.shift:
             raise UserError(f"string: local = {self.local} must not exceed shift = {self.shift}")
 

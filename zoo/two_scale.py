@@ -20,7 +20,7 @@ class TwoScale(Extension):
         self, shape: Shape, *, alpha: NonNegativeFloat = 1.0, beta: NonNegativeFloat = 1.5
     ) -> None:
         super().__init__()
-        self.length = shape.length
+        self.length = shape.first_length
         self.alpha = alpha
         self.beta = beta
 

@@ -36,7 +36,7 @@ class Xpos(Rope):
     ) -> None:
         super().__init__(shape, base=base, layout=layout)
         self.gamma = gamma
-        self.scale_base = scale_base or shape.length / 2
+        self.scale_base = scale_base or shape.first_length / 2
         # e^82 leaves room for q.k below e^88, the largest float32
         self.limit = int(82 * self.scale_base / math.log1p(1 / gamma))
 

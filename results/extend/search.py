@@ -99,7 +99,7 @@ def search(run: Run, settings: SearchSettings) -> None:
         raise UserError(f"{run.folder}: {scheme.text} has no rotary piece to search factors for")
     path = run.folder / f"longrope-{factor}.json"
     rotary = scheme.rotary[0]
-    total = factor * scheme.shape.length
+    total = factor * scheme.shape.first_length
     own, _ = rotary.frequencies(total)
     starts = {}
     for name in ("pi", "ntk", "yarn"):
@@ -130,7 +130,7 @@ def search(run: Run, settings: SearchSettings) -> None:
     content = provenance() | {
         "long_factor": best,
         "factor": factor,
-        "train_length": scheme.shape.length,
+        "train_length": scheme.shape.first_length,
         "split_sha256": corpus.split_sha256("val"),
         "rounds": settings.rounds,
         "loss_searched": searched,
