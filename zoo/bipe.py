@@ -9,7 +9,6 @@ from torch import nn
 from posenc import (
     Base,
     Count,
-    Piece,
     Shape,
     Whole,
     alibi_slopes,
@@ -18,10 +17,10 @@ from posenc import (
     init_std,
     rope_frequencies,
 )
-from zoo.fox import add_decay
+from zoo._decay import Decay
 
 
-class Bipe(Piece):
+class Bipe(Decay):
     """Add table[place in the sentence] to the embedding; rotate q and k by the sentence's number.
 
     He et al. 2024 (arXiv 2401.16421), as in their code. A sentence ends with one of the tokens
@@ -75,7 +74,7 @@ class Bipe(Piece):
     def along(self, q, k, features, scale):
         """q and k rotated by the numbers of their sentences, or with columns that add the bias."""
         if self.kind == "alibi":
-            return add_decay(q, k, -self.slopes * features, scale)
+            return super().along(q, k, -self.slopes * features, scale)
         sentences = features[..., 0].cumsum(-1)  # (B, S), from 0
         tables = cos_sin(sentences, self.inv_freq)
         cos, sin = (table[:, None].to(q.dtype) for table in tables)  # (B, 1, S, F)
