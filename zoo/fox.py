@@ -19,8 +19,6 @@ class Fox(Decay):
     f is near 1. Sums are float32 or wider. FoX's "Pro" parts (output gate, norms of q, k and v,
     token shift) do not concern positions and are left out. CABLE's code omits the division by
     sqrt(d).
-    Verdict: its loss stayed within 0.001 nats up to 32 L; it found names and their order up to L,
-    hardly farther (results/board). Lin et al. 2025 report that it beats RoPE within L and past it.
     """
 
     per_layer = True
