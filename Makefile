@@ -39,7 +39,7 @@ test-slow: .venv/ready-dev
 	$(VENV) -m pytest -m slow $(ARGS)
 
 docs: .venv/ready
-	$(VENV) docs/generate.py
+	$(VENV) -m tools.docs
 
 house: .venv/ready
 	$(VENV) docs/house.py > docs/house.md.new

@@ -352,10 +352,6 @@ class Nope(Piece):
     """No positions: the order of tokens shows through the causal mask alone.
 
     Haviv et al. 2022, Kazemnejad et al. 2023 (arXiv 2305.19466).
-    Verdict: its loss at L was the highest of seven schemes, 0.23 nats above alibi's, and rose by
-    0.51 at 2 L (results/seven). Where its text broke, four seeds of five found names 8 to 32 L
-    back, none their order (results/board). Kazemnejad et al. 2023 find it the best of five on
-    algorithmic tasks.
     """
 
 
@@ -364,9 +360,6 @@ class Learned(Piece):
 
     Radford et al. 2019 (GPT-2). Parameter: table (rows, C); `rows` defaults to the training length.
     A position past the table is refused.
-    Verdict: a text longer than the table is refused. At L its loss was the lowest of seven schemes,
-    0.02 nats below alibi's, too little for three seeds to show (results/seven). It found names
-    within L, and hardly learned their order (results/board).
     """
 
     def __init__(self, shape: Shape, *, rows: Count | None = None):
@@ -384,12 +377,7 @@ class Sinusoidal(Piece):
     """scale x [sin(p w_m), cos(p w_m)], w_m = base^(-2m/C), added to the token embedding.
 
     Vaswani et al. 2017, where token embeddings are as large as the sinusoids (scale 1). Here they
-    start smaller (`init_std`) and grow in training. With scale=0.02 positions drown, with 1
-    the tokens do: trained from a start of 0.02 at n_embd = 128, the scales 0.02, 0.05, 0.1, 0.2 and
-    1 were 0.48, 0.19, 0.13, 0.25 and 1.0 nats worse than rope at L (results/in-length).
-    Verdict: its loss was alibi's at L, to 0.001 nats, and rose from 1.14 to 3.29 at 2 L
-    (results/seven). It learned to find names in two seeds of three, and not their order
-    (results/board).
+    start smaller (`init_std`) and grow in training, so that a smaller scale suits them.
     """
 
     def __init__(self, shape: Shape, *, base: Base = 10000.0, scale: float = 0.1):
@@ -444,8 +432,6 @@ class Rope(Rotary):
     exponents of that fraction (GPT-J, GPT-NeoX). `p` keeps the fastest int(p F) of F pairs and
     leaves the rest unturned (p-RoPE, Barbero et al. 2024). `layout` is half or interleaved: the
     same function of permuted columns.
-    Verdict: its loss rose from 1.15 nats at L to 2.15 at 2 L and 2.76 at 4 L (results/seven). In
-    texts of 32 L it found names at most 0.7 L back, and lost their order sooner (results/board).
     """
 
     def __init__(
@@ -473,10 +459,6 @@ class Alibi(Piece):
 
     `learned` trains the slopes: softplus of a parameter raw (H,), started at the published ones.
     The paper found no gain.
-    Verdict: its loss stays flat: 1.136 nats at L, 1.113 at 32 L, and 1.134 where only the last L
-    keys are seen (results/seven, three seeds). At the same loss three seeds of five found names up
-    to 5.7 L back, two none beyond L (results/board). In Anson et al. 2025 it found 2 % of the facts
-    in 4 L.
     """
 
     by_distance = True
@@ -500,9 +482,6 @@ class T5(Piece):
 
     Parameter: table (buckets, H), shared by all layers as in T5. `max_distance` defaults to half
     the training length, so that every entry is trained. Unlike T5, scores keep their 1 / sqrt(d).
-    Verdict: it found names 32 L back, 0.94 above chance, and knew their order up to L / 2; its loss
-    rose by 0.015 nats at 8 L and 0.07 at 32 L (results/board). With other weights and rates its
-    loss rose by 0.12 at 8 L and 0.98 at 32 L (results/seven).
     """
 
     by_distance = True
@@ -532,8 +511,6 @@ class Window(Piece):
 
     Beltagy et al. 2020 (arXiv 2004.05150), sinks after Xiao et al. 2023 (arXiv 2309.17453). It is a
     mask: positions stay as they are.
-    Verdict: reads only a window, so the loss stays flat: a trained rope lost 0.002 nats at 16 L
-    (results/extend). Each layer passes on size - 1 more tokens of context.
     """
 
     can_extend = True
@@ -555,8 +532,6 @@ class Randomized(Piece):
 
     Ruoss et al. 2023 (arXiv 2305.16843). `test=draw` draws at test too, as they do. A text longer
     than `max` is refused.
-    Verdict: `randomized(max=4096) + rope` finds names up to 4 or 5.7 L back, and its loss rises by
-    1.7 nats at 32 L (results/board). Ruoss et al. 2023 recommend it for tasks.
     """
 
     def __init__(self, shape: Shape, *, max: Length, test: Literal["spread", "draw"] = "spread"):
@@ -584,8 +559,6 @@ class Logn(Piece):
 
     Su 2021, Chiang & Cholak 2022. On a trained model (`extend`) it is at least 1, so that nothing
     changes within L.
-    Verdict: no gain was sure at L = 128, in models trained with it or without (results/contested,
-    extend). In Anson et al. 2025 (L = 4096) `rope + logn` lost 0.12 nats at 16 L, rope alone 2.0.
     """
 
     can_extend = True
@@ -658,9 +631,6 @@ class Pi(Scaled):
     """theta_m / s: position interpolation, which brings all positions into 0 ... L - 1.
 
     Chen et al. 2023 (arXiv 2306.15595).
-    Verdict: lets a trained rope find names up to 16 L back without a fine-tune; at 32 L its loss
-    rises nearly as much as without it (results/extend). Chen et al. 2023 fine-tune with it to 16 L
-    in 1,000 steps.
     """
 
     def map_frequencies(self, inv_freq, base, total, ids):
@@ -673,8 +643,6 @@ class Ntk(Scaled):
     s.
 
     bloc97 2023.
-    Verdict: a trained rope lost 0.33 nats at 2 L with it, 0.06 with yarn, and 0.64 with neither
-    (results/extend).
     """
 
     def map_frequencies(self, inv_freq, base, total, ids):
@@ -689,8 +657,6 @@ class DynamicNtk(Ntk):
     """ntk with s = f N / L - (f - 1) past L, and 1 before it; f is `factor`.
 
     emozilla 2023, as in transformers.
-    Verdict: changes nothing in texts up to L (results/extend). With factor=1 it is
-    ntk(factor=auto).
     """
 
     def __init__(self, shape: Shape, *, factor: Annotated[float, Field(ge=1)] = 1.0):
@@ -716,9 +682,6 @@ class Yarn(Scaled):
     multiplies all scores by (0.1 mscale_all_dim ln s + 1)^2, as in DeepSeek's code.
     With factor=auto (dynamic YaRN) fix the final length before decoding, as `generate` does: a
     cache holds keys that were turned for one length.
-    Verdict: a trained rope lost 0.06 nats at 2 L with it, 0.64 without, and found names up to 16 L
-    back, without it less than L (results/extend). `beta=32` assumes thousands of tokens: at L of
-    128 and 512, with ramp=turns, about 3.5 was best.
     """
 
     def __init__(
@@ -790,8 +753,6 @@ class Llama3(Yarn):
     """theta_m kept over `high` turns within L, / s under `low` turns, a blend between them.
 
     Llama 3.1, 2024.
-    Verdict: yarn(ramp=turns, beta=4) without its temperature. A trained rope lost 0.05 nats at 2 L
-    with it, 0.64 without (results/extend).
     """
 
     def __init__(
@@ -810,13 +771,11 @@ class Longrope(Scaled):
 
     Ding et al. 2024 (arXiv 2402.13753). The JSON file holds `long_factor`, a number for each pair.
     It may hold `short_factor` for texts within L, and `first`, how many first positions keep the
-    original frequencies. results/extend/search.py makes one; the config.json of a Hugging Face
+    original frequencies. `python -m tools.longrope` makes one; the config.json of a Hugging Face
     model is read too. `attention_factor` multiplies cosines and sines in place of the root of
     1 + ln s / ln L.
     In transformers s is a number, so short texts are tempered too: write it as `factor`. With
     factor=auto s is max(1, N / L), and a text within L has no temperature.
-    Verdict: searched at 4 L, its factors gave a loss 0.02 to 0.06 nats below yarn's on other text
-    (results/extend).
     """
 
     def __init__(
@@ -841,7 +800,7 @@ class Longrope(Scaled):
             raise UserError(
                 f"longrope: {self.file} was searched for a model trained at "
                 f"L = {content.train_length}, this one was at {shape.first_length}: search again "
-                "with results/extend/search.py"
+                "with python -m tools.longrope"
             )
         self.first = content.first
         long = torch.tensor(content.long_factor, dtype=torch.float64)

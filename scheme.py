@@ -162,19 +162,28 @@ ALIASES = {
 }
 
 
-@lru_cache
-def load_file(path: Path) -> dict[str, type[Piece]]:
-    """Run a Python file and return the pieces that it defines, by name.
+helper_names: set[str] = set()  # modules that a user's file has imported from its own folder
 
-    The file can import modules from its own folder. UserError if it defines no piece.
+
+@lru_cache
+def load_file(path: Path) -> tuple[dict[str, type[Piece]], list[Path]]:
+    """Run a user's Python file: the pieces that it defines, by name, and the files that it has
+    imported from its own folder, directly or through others.
+
+    UserError if it defines no piece.
     """
     if not path.is_file() or path.suffix != ".py":
         raise UserError(f"there is no Python file {path} to take position schemes from")
+    folder = path.parent
+    for name in helper_names:  # those of another user's file may have the same names
+        sys.modules.pop(name, None)
     name = f"pos_{hashlib.sha256(str(path).encode()).hexdigest()}"
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where torch.compile looks up the module of a function
-    sys.path.insert(0, str(path.parent))
+    before = set(sys.modules)
+    helpers = []
+    sys.path.insert(0, str(folder))
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # a user's own file may raise anything
@@ -182,11 +191,17 @@ def load_file(path: Path) -> dict[str, type[Piece]]:
             f"{path} cannot be run: {type(error).__name__}: {error}; correct it, or see --debug"
         ) from error
     finally:
-        sys.path.remove(str(path.parent))
+        sys.path.remove(str(folder))
+        for name in sys.modules.keys() - before:
+            file = Path(getattr(sys.modules[name], "__file__", None) or "")
+            # the folder may hold an environment with installed packages
+            if file.is_relative_to(folder) and "site-packages" not in file.parts:
+                helper_names.add(name)
+                helpers.append(file)
     pieces = pieces_of(module)
     if not pieces:
         raise UserError(f"{path} defines no subclass of posenc.Piece")
-    return pieces
+    return pieces, helpers
 
 
 def pieces_of(module):
@@ -206,8 +221,8 @@ def all_pieces(pos_file: Path | None = None) -> dict[str, type[Piece]]:
     """
     pieces = pieces_of(posenc)
     for path in ZOO.glob("[a-z]*.py"):
-        pieces |= load_file(path)
-    users = load_file(pos_file) if pos_file else {}
+        pieces |= pieces_of(importlib.import_module(f"zoo.{path.stem}"))
+    users, _ = load_file(pos_file.resolve()) if pos_file else ({}, [])
     for name in users:
         if name in pieces:
             raise UserError(f"{pos_file} defines {name}, which exists already: rename the class")

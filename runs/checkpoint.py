@@ -5,7 +5,6 @@ so damage is noticed. The two newest are kept. A file gets its name only once it
 run may be killed at any moment.
 """
 
-import ast
 import contextlib
 import difflib
 import hashlib
@@ -42,10 +41,11 @@ from configurable import (
 )
 from data import rows
 from model import GPT
+from posenc import Piece
 from runs.device import Compute, pick
 from runs.huggingface import check_tokenizer, is_huggingface, load_model
 from runs.results import load_result, tested_lengths
-from scheme import ZOO, Scheme
+from scheme import ZOO, Scheme, load_file
 
 ROOT = Path(__file__).resolve().parents[1]
 RESTORE = "restore a good copy, or start again with --overwrite=True"
@@ -194,46 +194,28 @@ def provenance() -> dict:
 
 
 def scheme_files(scheme: Scheme) -> dict:
-    """{name: path} of the files that define the pieces of a scheme, of the modules that these
-    import from zoo/ or from the user's folder, directly or through others, and of the files that
-    options name.
+    """{name: path} of the files that define the pieces of a scheme: those of their classes and of
+    the classes that these derive from, all that a user's file has imported from its own folder, and
+    the files that options name.
 
     Names are such as "posenc.py", "zoo/fire.py", "pos_file.py", or "helper.py" for a module beside
-    the user's file; option files have their base names. Imports are found in the text.
+    the user's file; option files have their base names.
     """
     files = {"posenc.py": ROOT / "posenc.py"}
-    waiting = []
     for piece in (*scheme.pieces.values(), *scheme.extensions.values()):
-        waiting.append(Path(inspect.getfile(type(piece))).resolve())
         if piece.file:
             files[piece.file.name] = piece.file
-    while waiting:
-        path = waiting.pop()
-        if path in files.values() or not path.is_file():
-            continue
-        folder = path.parent
-        if folder == ZOO:
-            files[f"zoo/{path.name}"] = path
-        elif path == scheme.pos_file:
-            files[OWN_FILE] = path
-        else:
-            folder = scheme.pos_file.parent
-            files[path.relative_to(folder).as_posix()] = path
-        modules = []
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                modules += [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):  # the name may be that of a module
-                modules += [f"{node.module or ''}.{alias.name}" for alias in node.names]
-        for module in modules:
-            parts = module.strip(".").split(".")
-            if parts[0] in ("posenc", "configurable"):
-                continue  # posenc.py counts for every scheme, configurable.py for none
-            root = ROOT if parts[0] == "zoo" else folder
-            for place in (path.parent, root):
-                for part in parts:  # of a.b.c: a, a.b and a.b.c
-                    place = place / part
-                    waiting += [place.with_suffix(".py"), place / "__init__.py"]
+        for cls in type(piece).mro():
+            if not issubclass(cls, Piece):
+                continue
+            path = Path(inspect.getfile(cls)).resolve()
+            if path.parent == ZOO:
+                files[f"zoo/{path.name}"] = path
+            elif path == scheme.pos_file:
+                files[OWN_FILE] = path
+                _, helpers = load_file(path)
+                for helper in helpers:
+                    files[helper.relative_to(path.parent).as_posix()] = helper
     return files
 
 
@@ -275,34 +257,14 @@ def changed_files(folder: Path, config: dict, pos_file: str) -> list[str]:
             path = Path(pos_file)
         elif pos_file and path.suffix == ".py":
             path = Path(pos_file).parent / name
-        if scheme_sha256(path) != digest:
+        if not path.is_file() or sha256(path) != digest:
             changed.append(f"{path}, which defines its scheme, has changed since")
     return changed
 
 
 def scheme_digests(scheme: Scheme) -> dict:
-    """{name: SHA-256} of the `scheme_files`; docstrings do not count."""
-    return {name: scheme_sha256(path) for name, path in scheme_files(scheme).items()}
-
-
-def scheme_sha256(path: Path) -> str:
-    """SHA-256 of a file that defines a scheme, without the docstrings if it is Python."""
-    if path.suffix != ".py":
-        return sha256(path)
-    text = path.read_text(encoding="utf-8")  # the same for all kinds of line ends
-    lines = text.encode().split(b"\n")
-    with contextlib.suppress(SyntaxError):  # of a damaged file
-        for node in ast.walk(ast.parse(text)):
-            is_documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-            if is_documented and ast.get_docstring(node):
-                docstring = node.body[0]
-                start = docstring.lineno - 1
-                stop = docstring.end_lineno
-                # what stands before and behind it, in as many lines
-                before = lines[start][: docstring.col_offset]
-                behind = lines[stop - 1][docstring.end_col_offset :]
-                lines[start:stop] = [before + behind] + [b""] * (stop - start - 1)
-    return hashlib.sha256(b"\n".join(line for line in lines if line.strip())).hexdigest()
+    """{name: SHA-256} of the `scheme_files`."""
+    return {name: sha256(path) for name, path in scheme_files(scheme).items()}
 
 
 def is_builtin(name: str) -> bool:

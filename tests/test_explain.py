@@ -2,14 +2,16 @@
 
 import json
 import math
+import re
 import sys
+import tomllib
 
 import pytest
 import torch
 
 from configurable import UserError
 from posenc import Shape
-from scheme import Scheme, extended_frequencies
+from scheme import Scheme, all_pieces, extended_frequencies
 from tools import explain
 
 L, N = 64, 256
@@ -98,6 +100,22 @@ def test_a_scheme_of_ones_own_is_examined_and_explained(monkeypatch, capsys, tmp
     )
     text = explained(monkeypatch, capsys, "root", f"--pos_file={path}")
     assert "checked: causal" in text and "score -= sqrt(distance)" in text
+
+
+def test_every_scheme_has_a_verdict_in_sentences_and_what_they_rest_on_is_there():
+    found = tomllib.loads(explain.VERDICTS.read_text(encoding="utf-8"))
+    assert list(found) == list(all_pieces())  # in order, so that none stands there twice or is lost
+    for name in found:
+        for entry in found[name]:
+            assert {"says"} <= set(entry) <= {"says", "results"}
+            assert re.fullmatch(r"[A-Z`].*\.", entry["says"]) or entry["says"].startswith("arXiv")
+            assert (explain.VERDICTS.parent / entry.get("results", "")).exists()
+
+
+def test_a_scheme_is_explained_with_its_verdict(monkeypatch, capsys):
+    text = explained(monkeypatch, capsys, "rope + xsa")
+    assert "\nverdict: `rope + xsa` breaks as rope does;" in text
+    assert "[results/board/gpu.md]\n" in text
 
 
 GEMMA = dict(

@@ -16,10 +16,9 @@ from configurable import TrainSettings, UserError, read_json
 from posenc import Shape
 from runs import results
 from scheme import Scheme
+from tools import longrope
 
 ROOT = Path(extend.__file__).parent
-sys.path.insert(0, str(ROOT / "results/extend"))
-import search  # noqa: E402
 
 TINY = ["--n_layer=1", "--n_head=2", "--n_embd=16", "--block_size=32"]
 TINY += ["--batch_size=2", "--max_iters=2", "--eval_lengths=32,64", "--compile=False"]
@@ -60,10 +59,10 @@ def test_the_search_comes_near_the_best_divisors():
         return float(np.square(np.log(divisors / best)).sum())
 
     starts = [(1.0,) * 6, (8.0,) * 6]
-    divisors, found = search.evolve(starts, loss, factor=8, rounds=40)
+    divisors, found = longrope.evolve(starts, loss, factor=8, rounds=40)
     assert found < 0.2 * min(map(loss, starts))
-    assert search.evolve(starts, loss, factor=8, rounds=40) == (divisors, found)
-    assert search.evolve(starts, loss, factor=8, rounds=0)[1] >= found
+    assert longrope.evolve(starts, loss, factor=8, rounds=40) == (divisors, found)
+    assert longrope.evolve(starts, loss, factor=8, rounds=0)[1] >= found
 
 
 # ---- as a whole
@@ -130,11 +129,11 @@ def test_an_edited_extension_is_measured_again_and_shown_on_the_windows_asked_fo
 
 
 def test_longrope_is_searched_and_used(runs, monkeypatch, capsys):
-    monkeypatch.setattr(search, "POPULATION", 4)
-    monkeypatch.setattr(search, "CHILDREN", 1)
-    words = ["search.py", str(runs[0]), "--factor=2", "--rounds=1", "--device=cpu"]
+    monkeypatch.setattr(longrope, "POPULATION", 4)
+    monkeypatch.setattr(longrope, "CHILDREN", 1)
+    words = ["longrope", str(runs[0]), "--factor=2", "--rounds=1", "--device=cpu"]
     monkeypatch.setattr(sys, "argv", words)
-    search.main()
+    longrope.main()
     path = runs[0] / "longrope-2.json"
     found = read_json(path)
     assert len(found["long_factor"]) == 4 and found["train_length"] == 32

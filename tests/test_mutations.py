@@ -99,10 +99,10 @@ model.py | test_schemes | cache
 zoo/fire.py | test_schemes | paper and fire
 - longest = torch.maximum(i, self.a.abs() * self.threshold)
 + longest = torch.maximum(j, self.a.abs() * self.threshold)
-zoo/fox.py | test_schemes | paper and fox
-- sums = steps.mT.cumsum(-1)[..., None] / (scale * LARGE)  # (B, H, S, 1)
-+ sums = steps.mT.cumsum(-1)[..., None] / LARGE  # (B, H, S, 1)
-zoo/fox.py | test_schemes | columns_of_bfloat16
+zoo/_decay.py | test_schemes | paper and fox
+- sums = features.mT.cumsum(-1)[..., None] / (scale * LARGE)  # (B, H, S, 1)
++ sums = features.mT.cumsum(-1)[..., None] / LARGE  # (B, H, S, 1)
+zoo/_decay.py | test_schemes | columns_of_bfloat16
 - high = (bits & -(2**16)).view(torch.float32).to(x.dtype)
 + high = (bits & -(2**8)).view(torch.float32).to(x.dtype)
 zoo/cope.py | test_schemes | paper and cope

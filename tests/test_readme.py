@@ -1,6 +1,5 @@
 """README and docs keep their promises: the scheme of ten lines runs, commands, links and numbers are right."""
 
-import importlib.util
 import re
 import shlex
 import subprocess
@@ -22,7 +21,7 @@ from runs import answers
 from runs.checkpoint import load_run
 from runs.results import load_rows
 from scheme import Scheme, find
-from tools import ExplainSettings
+from tools import ExplainSettings, board, docs
 
 ROOT = Path(configurable.__file__).resolve().parent
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in ROOT.glob("docs/*.md")}
@@ -156,9 +155,7 @@ def test_the_corpus_of_contributing_is_made_and_read(tmp_path):
 @pytest.mark.parametrize("name", ["schemes.md", "settings.md"])
 def test_a_generated_page_is_up_to_date(name):
     """`make docs` writes it again."""
-    from conftest import load_docs
-
-    assert PAGES[name] == load_docs("generate").pages()[name]
+    assert PAGES[name] == docs.pages()[ROOT / "docs" / name]
 
 
 # ---- numbers
@@ -238,15 +235,12 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last(tmp_path, monkeypatch
 def test_a_page_of_the_board_has_the_numbers_of_its_rows_by_two_programs(page, table, base):
     page = ROOT / "results" / page
     folder = page.parent
-    spec = importlib.util.spec_from_file_location("board", ROOT / "results/board/board.py")
-    board = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(board)
     numbers = board.measure(board.read(folder / table))
     text = page.read_text(encoding="utf-8")
     for line in board.show(numbers, base).splitlines():
         assert line in text
     assert board.compare(numbers[numbers.seed == 3], base).empty  # no p of one shared seed
-    # the project's own statistics, which board.py does not import
+    # the project's own statistics, which tools/board.py does not import
     cells = load_rows(folder / table).groupby(["label", "seed"])
     for cell in numbers.itertuples():
         run = cells.get_group((cell.label, cell.seed))

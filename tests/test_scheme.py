@@ -1,6 +1,9 @@
 """The grammar, the look-up, what goes together, and what a Scheme says of itself."""
 
+import ast
+import importlib
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +12,7 @@ from configurable import UserError
 from posenc import Alibi, Rope, Shape, Window
 from runs.checkpoint import scheme_files
 from scheme import (
+    ZOO,
     Scheme,
     extension_names,
     find,
@@ -236,25 +240,64 @@ def test_files_are_those_of_its_own_pieces():
     grid = Shape(n_head=4, turned_width=8, width=32, first_length=64)
     names = {"zoo/rope2d.py", "zoo/_grid.py", "posenc.py"}
     assert set(scheme_files(Scheme("rope2d", grid, 2))) == names
+    for name in ("fox", "bipe"):
+        names = {f"zoo/{name}.py", "zoo/_decay.py", "posenc.py"}
+        assert set(scheme_files(Scheme(name, grid, 2))) == names
+
+
+@pytest.mark.parametrize("path", sorted(ZOO.glob("[a-z]*.py")), ids=lambda path: path.stem)
+def test_a_file_of_the_zoo_is_one_module_and_takes_no_more_than_base_classes_from_others(path):
+    """A base class is found from the scheme's class, so that its file is one of the scheme's."""
+    cls = find(path.stem)
+    assert cls is getattr(importlib.import_module(f"zoo.{path.stem}"), cls.__name__)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            assert not any(alias.name.startswith("zoo") for alias in node.names)
+        if isinstance(node, ast.ImportFrom) and (node.level or node.module.startswith("zoo")):
+            for alias in node.names:
+                base = getattr(importlib.import_module(node.module), alias.name)
+                assert issubclass(cls, base)
+
+
+def write_helped(folder: Path, rate: float) -> Path:
+    """A user's file with modules beside it, one of which has the `rate`."""
+    (folder / "parts").mkdir(parents=True)
+    (folder / "site-packages").mkdir()
+    sources = {
+        "mine.py": "import torch\nfrom helper_a import rate\nfrom posenc import Piece\n"
+        "from zoo.kerple import Kerple\n\n\nclass Dip(Piece):\n"
+        "    def bias(self, h, i, j):\n        return rate * (j - i)\n\n\n"
+        "class Other(Kerple):\n    pass\n",
+        "helper_a.py": "import sys\n"
+        "sys.path.append(__file__.replace('helper_a.py', 'site-packages'))\n"
+        "import installed_package\nsys.path.pop()\nfrom parts.helper_b import rate\n",
+        "parts/helper_b.py": "from .helper_c import rate\n",
+        "parts/helper_c.py": f"rate = {rate}\n",
+        "unused.py": "unused = 1\n",
+        "site-packages/installed_package.py": "",
+    }
+    for name, source in sources.items():
+        (folder / name).write_text(source)
+    return folder / "mine.py"
 
 
 def test_modules_that_a_users_file_imports_are_files_of_its_scheme(tmp_path):
-    (tmp_path / "parts").mkdir()
-    sources = {
-        "mine.py": "from helper_a import rate\nfrom posenc import Piece\nimport torch\n"
-        "class Dip(Piece):\n    def bias(self, h, i, j):\n        return rate * (j - i)\n",
-        "helper_a.py": "from parts.helper_b import rate\nfrom zoo.kerple import Kerple\n",
-        "parts/helper_b.py": "from .helper_c import rate\n",
-        "parts/helper_c.py": "rate = 0.5\n",
-        "other.py": "unused = 1\n",
-    }
-    for name, source in sources.items():
-        (tmp_path / name).write_text(source)
-    files = scheme_files(Scheme("dip", SHAPE, 2, tmp_path / "mine.py"))
-    names = {"helper_a.py", "parts/helper_b.py", "parts/helper_c.py", "zoo/kerple.py"}
-    assert set(files) == {"posenc.py", "pos_file.py", *names}
+    path = write_helped(tmp_path, 0.5)
+    files = scheme_files(Scheme("dip", SHAPE, 2, path))
+    names = {"posenc.py", "pos_file.py", "helper_a.py", "parts/helper_b.py", "parts/helper_c.py"}
+    assert set(files) == names
     assert all(path.is_file() for path in files.values())
     assert str(tmp_path) not in sys.path
+    assert set(scheme_files(Scheme("other", SHAPE, 2, path))) == {*names, "zoo/kerple.py"}
+
+
+def test_helpers_of_two_files_may_have_the_same_names(tmp_path):
+    """As in the folders of two runs, before and after a helper was edited."""
+    for name, rate in (("first", 0.5), ("second", 0.25)):
+        scheme = Scheme("dip", SHAPE, 2, write_helped(tmp_path / name, rate))
+        assert scheme.pieces["0_dip"].bias(0, torch.tensor(3.0), torch.tensor(1.0)) == -2 * rate
+        files = scheme_files(scheme)
+        assert files["parts/helper_c.py"] == tmp_path / name / "parts/helper_c.py"
 
 
 # ---- what goes together

@@ -17,7 +17,7 @@ import data
 import data.recall.prepare as recall
 import evaluate
 import train
-from configurable import GPTConfig, TrainSettings, UserError, configure, read_json
+from configurable import GPTConfig, TrainSettings, UserError, configure, read_json, sha256
 from data import rows
 from model import GPT
 from runs import checkpoint, device
@@ -26,7 +26,6 @@ from runs.checkpoint import (
     finished_result,
     load_run,
     read_config,
-    scheme_sha256,
 )
 from runs.log import diverged, flops_per_token, logged
 from runs.muon import Muon
@@ -386,28 +385,6 @@ def test_a_run_on_mqar_is_finished_when_all_its_sizes_are_tested(
         assert finished_result(asked)  # with --eval_lengths, without 1000
 
 
-@pytest.mark.parametrize(
-    ("text", "edited"),
-    [
-        ("\x0c\n{}", ("def bias(self, h, i, j, slope=1):", "def bias(self, h, i, j, slope=2):")),
-        ("# a\u2028b\n{}", ("class Root(Piece):", "class Root(Rope):")),
-        ("{}", ('"near"; return 1', '"near"; return 2')),
-    ],
-)
-def test_code_beside_a_docstring_is_code(tmp_path, text, edited):
-    own = (
-        'class Root(Piece):\n    """One.\n\n    Two."""\n\n'
-        '    def bias(self, h, i, j, slope=1):\n        """é"""\n\n'
-        '    def ids(self, index, total): "near"; return 1\n'
-    )
-    path = tmp_path / "mine.py"
-    digests = []
-    for content in (own, own.replace("One.", "More\n    words."), own.replace(*edited)):
-        path.write_text(text.format(content), encoding="utf-8")
-        digests.append(scheme_sha256(path))
-    assert digests[0] == digests[1] != digests[2]
-
-
 def test_a_scheme_that_was_edited_is_another_run_and_a_baseline_does_not_mind():
     Path("mine.py").write_text(OWN.format(rate=1))
     for pos in ("root", "alibi"):
@@ -425,8 +402,6 @@ def test_a_scheme_that_was_edited_is_another_run_and_a_baseline_does_not_mind():
     with pytest.raises(UserError, match="--pos_file=.*pos_file.py if you trust it"):
         load_run(root)
     assert load_run(root, pos_file="mine.py").settings.pos == "root"
-    Path("mine.py").write_text(OWN.format(rate=1).replace("score -=", "the score falls by"))
-    assert load_run(root, pos_file="mine.py")  # only its docstring was edited
     Path("mine.py").write_text(OWN.format(rate=2))
     assert finished_result(own) is None
     assert finished_result(baseline) and load_run(alibi).settings.pos == "alibi"
@@ -566,7 +541,7 @@ def test_a_run_folder_has_what_repeats_the_run(monkeypatch: pytest.MonkeyPatch):
     config = read_config("run")
     for name in ("command", "versions", "device", "dtype", "sources_sha256", "corpus_sha256"):
         assert config[name]
-    assert config["files_sha256"]["zoo/fire.py"] == scheme_sha256(REPOSITORY / "zoo/fire.py")
+    assert config["files_sha256"]["zoo/fire.py"] == sha256(REPOSITORY / "zoo/fire.py")
     assert config["parameters"] == load_run("run").model.parameter_count
     lines = logged("run")
     assert [line["step"] for line in lines] == list(range(1, 9))

@@ -24,6 +24,7 @@ if __name__ == "__main__":  # --help answers before torch is imported
 import inspect
 import math
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,6 +40,17 @@ from runs.huggingface import is_huggingface
 from runs.positions import pattern_of, read_positions
 from scheme import Scheme, extended_ids, find, options_of, parse
 from tools import ExplainSettings
+
+VERDICTS = Path(__file__).resolve().parents[1] / "results/verdicts.toml"
+
+
+def verdicts(name: str) -> list[str]:
+    """What is known of a scheme, in sentences; [] if nothing is."""
+    sentences = []
+    for verdict in tomllib.loads(VERDICTS.read_text(encoding="utf-8")).get(name, []):
+        source = f" [results/{verdict['results']}]" if "results" in verdict else ""
+        sentences.append(verdict["says"] + source)
+    return sentences
 
 
 def pair_table(scheme: Scheme, rotary: Rotary, length: int) -> pd.DataFrame:
@@ -156,6 +168,8 @@ def main() -> int | None:
         parameters = [f"{name} {tuple(x.shape)}" for name, x in piece.named_parameters()]
         # not getdoc, which gives the contract where a class has no docstring
         print(f"\n{scheme_name(piece)}: {inspect.cleandoc(cls.__doc__ or 'no docstring')}")
+        for sentence in verdicts(scheme_name(piece)):
+            print(f"verdict: {sentence}")
         print(f"options: {', '.join(options) or 'none'}")
         print(f"parameters: {', '.join(parameters) or 'none'}")
     print_rotary(scheme, length)

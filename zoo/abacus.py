@@ -18,9 +18,6 @@ class Abacus(Piece):
     has 1. max_shift = 99 and at least 1024 rows are theirs. A number longer than the table is
     refused. Position ids are not used: combine it with a scheme that uses them, as in `abacus +
     rope`.
-    Verdict: with it, models trained on numbers of 20 digits add numbers of 100, written from the
-    last to the first, with up to 99 % accuracy (McLeish et al. 2024). It does nothing for text
-    without numbers.
     """
 
     def __init__(

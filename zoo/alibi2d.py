@@ -9,8 +9,6 @@ class Alibi2d(Grid):
 
     Fuller et al. 2023, CROMA (arXiv 2311.00566). r and c are rows and columns, m_h the slopes of
     `alibi`. Their attention is bidirectional; here it is causal. Nothing is learned.
-    Verdict: Fuller et al. 2023 report that it works on images up to 17.6 times as large as in
-    training. The penalty counts patches, whatever share of the image they cover.
     """
 
     def __init__(self, shape: Shape) -> None:

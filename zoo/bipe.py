@@ -9,7 +9,6 @@ from torch import nn
 from posenc import (
     Base,
     Count,
-    Piece,
     Shape,
     Whole,
     alibi_slopes,
@@ -18,10 +17,10 @@ from posenc import (
     init_std,
     rope_frequencies,
 )
-from zoo.fox import add_decay
+from zoo._decay import Decay
 
 
-class Bipe(Piece):
+class Bipe(Decay):
     """Add table[place in the sentence] to the embedding; rotate q and k by the sentence's number.
 
     He et al. 2024 (arXiv 2401.16421), as in their code. A sentence ends with one of the tokens
@@ -29,9 +28,6 @@ class Bipe(Piece):
     the table have its last row; rows is the training length unless set. kind=alibi replaces the
     rotation by a bias, ALiBi's slopes x 96 x the sentences between query and key. Parameter: table
     (rows, C), normal with the standard deviation of the token embedding. Position ids are not used.
-    Verdict: its loss rose by 0.10 nats at 2 L and 1.8 at 32 L, with kind=alibi it fell by 0.01
-    (results/recipes, one seed). He et al. 2024 report lower perplexity beyond the training length
-    than RoPE and ALiBi.
     """
 
     conflicts = ("pope", "xpos", "latent attention")  # they turn heads of another width or size
@@ -75,7 +71,7 @@ class Bipe(Piece):
     def along(self, q, k, features, scale):
         """q and k rotated by the numbers of their sentences, or with columns that add the bias."""
         if self.kind == "alibi":
-            return add_decay(q, k, -self.slopes * features, scale)
+            return super().along(q, k, -self.slopes * features, scale)
         sentences = features[..., 0].cumsum(-1)  # (B, S), from 0
         tables = cos_sin(sentences, self.inv_freq)
         cos, sin = (table[:, None].to(q.dtype) for table in tables)  # (B, 1, S, F)

@@ -10,8 +10,6 @@ class BlockCausal(Piece):
     change, and nothing is learned. `size` is the block length. It defaults to half the training
     length, as published, so that nothing is masked in training. In longer texts a query sees
     between size and 2 size - 1 previous tokens.
-    Verdict: rope with it stays flat up to 8 L in Sun et al. 2022, up to 32 L here, but reads no
-    farther than L (results/board/gpu.md, one seed). Combine it: `rope + block_causal`.
     """
 
     can_extend = True

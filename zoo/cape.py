@@ -17,8 +17,6 @@ class Cape(Sinusoidal):
     those for text in the authors' code (github.com/gcambara/cape). They draw once per sequence;
     here it is once per step. Their options for audio (centred positions, frequency scale) are left
     out. `base` and `scale` are those of `sinusoidal`.
-    Verdict: Likhomanenko et al. 2021 report gains for translation, images and speech. With shifts
-    this small, training hardly sees positions past L.
     """
 
     def __init__(

@@ -12,8 +12,6 @@ class Clip(Rope):
 
     Li et al. 2026 (arXiv 2602.05258). `pairs` defaults to the number of pairs that do not complete
     a turn within the training length. In `extend` it clips the frequencies of any rotary scheme.
-    Verdict: changed little: a trained rope lost 0.60 nats at 2 L with it, 0.64 without
-    (results/extend).
     """
 
     can_extend = True

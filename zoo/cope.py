@@ -18,9 +18,6 @@ class Cope(Piece):
     table (max, d), which starts at 0, one per layer, shared by its heads. q.e is not divided by
     sqrt(d). With a rotation, e is multiplied with rotated queries. `max` defaults to half the
     training length.
-    Verdict: slow; it found names up to 32 L back, and its loss rose by 0.38 nats at 32 L
-    (results/board/gpu.md, one seed). In Zheng et al. 2024 its perplexity falls up to 4 L, then
-    rises by 64 L to 2.9 times its value at L. It computes the full score matrix.
     """
 
     per_layer = True

@@ -18,9 +18,6 @@ class Cpb(Piece):
     512 hidden units, two signed coordinates, and bounds the result by 16 sigmoid; that bound is
     left out here, as in x-transformers, which does not divide distances by L and has a deeper MLP
     with SiLU. Past L, a ReLU network is linear in x.
-    Verdict: beat alibi and rope at L and at 16 L, input=linear by more than input=log, in a study
-    with 15 seeds (bob80333/investigating_extrapolation on GitHub). Here flat up to 32 L; names
-    were found 363 tokens back and their order 256, at L = 128 (results/board/gpu.md, one seed).
     """
 
     by_distance = True

@@ -20,10 +20,6 @@ class Dape(Piece):
     the end of a text, where theirs has zeros. Parameters: inner.weight (hidden, 2H kernel),
     inner.bias (hidden,), outer.weight (H, hidden kernel), outer.bias (H,). B is shared by layers.
     With 32 hidden units the MLP takes 32 kernel / H times the memory of the scores.
-    Verdict: flat up to 32 L with kerple; names were found 363 tokens back and their order 256, at
-    L = 128 (results/board/gpu.md, one seed). In Zheng et al. 2024 `kerple + dape` has a
-    perplexity of 3.9 at 16 L, kerple alone 13.4. Slow: it computes the full score matrix. With
-    kernel=3 the loss fell by 0.08 nats from L to 8 L, on Python source (results/recipes, one seed).
     """
 
     per_layer = True

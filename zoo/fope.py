@@ -21,8 +21,6 @@ class Fope(Rope):
     doubles their scores. The paper trains the matrices (learned=True) and does not rotate the other
     pairs (rest=0). Their code also rotates at most d/4 pairs; that is not implemented: at L = 512
     no more are kept. `base` and `layout` are those of `rope`.
-    Verdict: Hua et al. 2024 report a more stable perplexity past L than with RoPE and ALiBi. It
-    costs more than rope(p=0.5), which drops slow pairs too.
     """
 
     per_layer = True

@@ -14,9 +14,6 @@ class Gate(Piece):
     Qiu et al. 2025 (arXiv 2505.06708), after attention (G1), before the heads are concatenated.
     kind=elementwise has one gate per column of a head, as in Qwen3-Next; kind=head has one per
     head. Parameter: gate.weight (H D or H, C), one per layer. Gates start near 1/2.
-    Verdict: `rope + gate` breaks as rope does (results/recipes, one seed). Qiu et al. 2025 report
-    lower loss, no attention sink, and better use of texts longer than in training. Combine it:
-    `rope + gate`.
     """
 
     per_layer = True

@@ -21,11 +21,6 @@ class Grape(Piece):
     rotated if the scheme rotates, where their appendix E uses unrotated ones; v is multiplied with
     queries times the temperature. Left out: the multiplicative forms, and the path integral
     GRAPE-AP.
-    Verdict: its loss was as flat as ALiBi's up to 32 L; it found names and their order up to L, in
-    some seeds less (results/board). It decays with distance as ALiBi does, less for some keys.
-    Zhang et al. 2025 report a mean over 7 tasks of 52.43 for gate=key and 53.00 for gate=both,
-    where ALiBi has 52.87, RoPE 51.73 and GRAPE-AP 53.25. It computes the full score matrix, which
-    is slow.
     """
 
     per_layer = True

@@ -11,8 +11,6 @@ class Int8(Extension):
     The scale is the largest magnitude in a head's key or value over 127, as in Dettmers et al. 2022
     (arXiv 2208.07339). Tests of whole texts round in the same way. Anything else a scheme caches is
     not rounded, and a latent shares one scale with its rotated columns.
-    Verdict: takes 0.53 of bfloat16's memory with 32 columns per head. Trained at 128, rope and
-    alibi lost nothing up to 4,096, nope at most 0.0022 ± 0.0010 nats (results/models).
     """
 
     def pack(self, x):

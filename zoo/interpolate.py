@@ -10,8 +10,6 @@ class Interpolate(Scaled):
     the slopes by s, which helps on longer texts according to Al-Khateeb et al. 2023 (arXiv
     2310.13017). For sinusoids it is new. It does not fit a learned table, which has no vectors
     between integer positions.
-    Verdict: on rope it is pi: a worse loss at 4 L than without extension, but more correct answers
-    (results/extend). Al-Khateeb et al. 2023 find that it helps ALiBi.
     """
 
     def ids(self, ids, total):

@@ -14,8 +14,6 @@ class LeakyRerope(Extension):
     Su 2023 (kexue.fm/archives/9708). w = `window` defaults to a quarter of the training length L. k
     = `slowing` defaults to auto, which maps the longest distance in a text of N tokens to L: k = (N
     - w) / (L - w), at least 1.
-    Verdict: a trained rope lost 0.025 nats at 2 L and 0.058 at 16 L with it (results/extend). The
-    order of far keys is kept.
     """
 
     def __init__(

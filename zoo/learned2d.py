@@ -15,8 +15,6 @@ class Learned2d(Grid):
     Dosovitskiy et al. 2020, ViT (arXiv 2010.11929). Parameter: table (S, S, C), S = isqrt(L). For
     other image sizes the table is resized, as in the paper: `resize` = bicubic, as in transformers'
     ViT, or bilinear. Patches below the square use the vectors of its last row.
-    Verdict: Dosovitskiy et al. 2020 fine-tune at the new resolution after resizing the table.
-    Without that, Heo et al. 2024 (arXiv 2403.13298) report that RoPE keeps more of its accuracy.
     """
 
     def __init__(self, shape: Shape, *, resize: Literal["bicubic", "bilinear"] = "bicubic") -> None:

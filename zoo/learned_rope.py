@@ -15,8 +15,6 @@ class LearnedRope(Rope):
     so frequencies stay positive and rounding the parameter changes them little. Angles are computed
     in float64. Extensions change RoPE's frequencies, before the shift. `base` and `layout` are
     those of `rope`.
-    Verdict: Heo et al. 2024 designed it for images, and report gains at higher resolutions. Use it
-    to see whether RoPE's frequencies matter.
     """
 
     per_layer = True

@@ -15,8 +15,6 @@ class Multiscale(Piece):
     heads with 1/4, 1/2, 1 and 2 times a window, and also varies the window by layer; for that,
     write `multiscale(largest=32) | multiscale`. All keys are computed and cached: this saves
     neither time nor memory.
-    Verdict: with rope, its loss is flat up to 32 L, but it learned to find no names
-    (results/board/gpu.md, one seed). Combine it: `rope + multiscale`.
     """
 
     by_distance = True

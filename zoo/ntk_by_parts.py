@@ -9,7 +9,6 @@ class NtkByParts(Yarn):
 
     bloc97 2023, section 3.2 of Peng et al. 2023 (arXiv 2309.00071). This is yarn(ramp=turns,
     mscale=0): the options are those of `yarn`, with other defaults.
-    Verdict: see `yarn`, which adds a temperature.
     """
 
     def __init__(

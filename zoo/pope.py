@@ -17,8 +17,6 @@ class Pope(Rotary):
     shared by layers, clamped to [-2 pi, 0]. It starts at 0, or uniform in that range with
     `start=uniform`. The paper uses both, and the first for length extrapolation. Queries and keys
     become 2d wide, for cosines and sines, which doubles the cost of caching keys.
-    Verdict: Gopalakrishnan et al. 2025 report a lower loss than RoPE's within L, which holds up to
-    10 L. Here its loss rose by 2.66 nats at 32 L (results/board/gpu.md, one seed).
     """
 
     conflicts = ("latent attention",)

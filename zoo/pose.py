@@ -13,7 +13,6 @@ class Pose(Extension):
     second chunk is shifted by a random gap of at most target - L. It is for training only: at test,
     positions do not change. Combine it with a frequency map that has an explicit factor, as in
     `yarn(factor=8) + pose(target=8.0)`, for 8 times the original training length.
-    Verdict: Zhu et al. 2023 extend LLaMA to 128k tokens by training on texts of 2k.
     """
 
     def __init__(self, shape: Shape, *, target: Length) -> None:

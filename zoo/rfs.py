@@ -15,9 +15,6 @@ class Rfs(Piece):
     Positions are drawn once per training step. Their interval is (0, 1): max=1. Here `max` defaults
     to L, so that neighbours are 1 apart on average, as rotary and bias schemes expect. The text may
     be longer than `max`. `test=draw` also draws at test. Nothing is learned.
-    Verdict: Shimizu et al. 2026 report gains on longer texts, with sinusoids, RoPE and ALiBi. Here
-    `rfs + rope` found names up to 16 L back; its loss rose by 1.67 nats at 32 L
-    (results/board/gpu.md, one seed).
     """
 
     conflicts = ("learned",)  # it has no vectors between integer positions

@@ -18,8 +18,6 @@ class Rope2d(Grid):
     coordinates=patch counts rows and columns. coordinates=unit is DINOv3's (Siméoni et al. 2025,
     arXiv 2508.10104): 2 pi times the centre of the patch, in an image from -1 to 1, so that the
     range of angles is the same for all image sizes. Nothing is learned.
-    Verdict: Heo et al. 2024 report that it keeps its accuracy at higher resolutions, and more so
-    with frequencies learned for both axes together.
     """
 
     def __init__(

@@ -16,8 +16,6 @@ class RopePp(Rope):
     theta)) and an odd one its imaginary part. Heads 2h and 2h + 1 share the query of the first;
     with queries=own each has its own (`imagx` in their code). Theirs share keys and values too: set
     n_kv_head to n_head / 2.
-    Verdict: without training on long texts, it breaks as rope does, from 1.16 nats at L to 2.10 at
-    2 L (results/recipes, one seed). The authors propose it for training on long contexts.
     """
 
     conflicts = ("latent attention",)  # there, most query columns are neither rotated nor shared

@@ -13,8 +13,6 @@ class Sandwich(Piece):
     0 at distance 0; h is the head's number. d defaults to the head dimension, as in NeMo, whose
     formula this is. The bias falls roughly logarithmically, with ripples. The last head sees
     farthest. Nothing is learned.
-    Verdict: Chi et al. 2022 designed it to decay with distance as the biases learned by kerple and
-    t5 do. It has nothing to learn.
     """
 
     by_distance = True

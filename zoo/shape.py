@@ -14,8 +14,6 @@ class Shape(Piece):
     training length. Nothing is learned. k is drawn once per step; theirs once per sequence. Their
     paper tests with k = 0, the default here. Their code draws below max_shift and tests with
     test_shift=max_shift.
-    Verdict: Kiyono et al. 2021 find it as good as relative positions, and simpler. It has no effect
-    on schemes that depend only on distances.
     """
 
     def __init__(

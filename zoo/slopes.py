@@ -13,7 +13,6 @@ class Slopes(Extension):
     Al-Khateeb et al. 2023 (arXiv 2310.13017). It is implemented as p' = p scale, which scales a
     bias that is linear in the distance: interpolate(factor=s) is scale = 1 / s. It extends only
     ALiBi, without other schemes that use positions.
-    Verdict: Al-Khateeb et al. 2023 find that a scale of L / N helps ALiBi on texts of N tokens.
     """
 
     extends = ("alibi",)

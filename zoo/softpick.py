@@ -17,9 +17,6 @@ class Softpick(Piece):
     the query or 0; the authors' m is the largest score, which overflows if all are below -88.
     Masked keys count in neither, as in the authors' code. 1e-8 is added to the denominator after
     the division, as there. It has no positions: combine it, `rope + softpick`.
-    Verdict: `rope + softpick` breaks as rope does, and its loss at L is 0.04 nats higher
-    (results/recipes, one seed). Zuhri et al. 2025 report a sink rate of 0 % with models of 340M and
-    1.8B parameters. Slow: it computes all attention weights.
     """
 
     def weights(self, scores):

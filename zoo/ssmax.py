@@ -16,9 +16,6 @@ class Ssmax(Piece):
     value. It defaults to 1 over the mean of ln(n) for n = 1 ... L, so that the factor is 1 on
     average over the training length L. For the paper's L = 1024 that is 0.168, the paper's initial
     value. n counts all keys up to the query, even if a window masks some of them.
-    Verdict: `rope + ssmax` breaks as rope does, a little less (results/board/gpu.md, one seed).
-    Nakanishi 2025 reports lower loss on long texts and better retrieval. Combine it: `rope +
-    ssmax`.
     """
 
     per_layer = True

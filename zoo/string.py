@@ -9,8 +9,6 @@ class String(Extension):
 
     An et al. 2024 (arXiv 2410.18745). S = `shift` defaults to L / 3, L the training length, and
     W = `local` to 32, at most L / 4.
-    Verdict: designed for long distances within L, which are rare in training (An et al. 2024). On
-    longer texts it changed little (results/extend).
     """
 
     def __init__(

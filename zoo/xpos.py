@@ -17,10 +17,6 @@ class Xpos(Rope):
     float64, factors float32. A text past 32 L is refused: there, products with keys ahead of the
     query would overflow; in float16 from 11 L on. Nothing is learned. `base` and `layout` are those
     of `rope`; layout=half is theirs with permuted columns.
-    Verdict: perplexity at 8 L in Sun et al. 2022: 64.0, or 24.9 with block_causal; rope with
-    block_causal 26.2. Here it lost 0.07 nats at 8 L and 0.26 at 32 L (results/board/first), and
-    nothing with block_causal, which reads no farther than L (results/board/gpu.md, one seed each).
-    Combine it: `xpos + block_causal`.
     """
 
     conflicts = ("latent attention",)

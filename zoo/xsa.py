@@ -11,9 +11,6 @@ class Xsa(Piece):
 
     Zhai 2026 (arXiv 2603.09078), implemented here after public code. The block already knows the
     token itself; what remains is the contribution of other tokens.
-    Verdict: `rope + xsa` breaks as rope does; within L it knew the order of names better than rope
-    (0.99 above chance; results/board/gpu.md, one seed). Zhai 2026 reports gains at up to 2.7B
-    parameters, larger with longer training texts. Combine it: `rope + xsa`.
     """
 
     def output(self, y, v, x):

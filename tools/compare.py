@@ -1,6 +1,6 @@
 """Papers' numbers beside ours, and a verdict on each claim, from rows.csv.xz and published.toml.
 
-    python results/paper/compare.py [alibi nope randomized drope]
+    python -m tools.compare [alibi nope randomized drope]
 
 A difference is taken within each seed. Its interval is Student's at 95 % over seeds, joined (root
 of the sum of squares) with that over the blocks of the test text, which all seeds share. A claim is
@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-FOLDER = Path(__file__).resolve().parent
+FOLDER = Path(__file__).resolve().parents[1] / "results/paper"
 TRAINED = {"fixed_targets": 128, "nonoverlapping": 128, "exact_match": 20}  # what "1 L" is
 
 

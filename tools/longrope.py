@@ -1,6 +1,6 @@
 """Search the factors of LongRoPE (Ding et al. 2024, arXiv 2402.13753, section 4) for trained runs.
 
-    python results/extend/search.py out/RUN [out/RUN ...] [--factor=4] [--rounds=40]
+    python -m tools.longrope out/RUN [out/RUN ...] [--factor=4] [--rounds=40]
 
 It writes longrope-FACTOR.json into each run's folder, for --extend="longrope(file='...')".
 """
@@ -8,15 +8,13 @@ It writes longrope-FACTOR.json into each run's folder, for --extend="longrope(fi
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from tqdm import trange
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-import evaluate  # noqa: E402
-from configurable import (  # noqa: E402
+import evaluate
+from configurable import (
     Count,
     MeasureSettings,
     UserError,
@@ -26,8 +24,8 @@ from configurable import (  # noqa: E402
     setting,
     write_json,
 )
-from runs import device  # noqa: E402
-from runs.checkpoint import (  # noqa: E402
+from runs import device
+from runs.checkpoint import (
     Run,
     lock_folder,
     named_folders,

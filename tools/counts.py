@@ -1,7 +1,7 @@
 """What counts and the longest match give on the text of books_recall: alibi and rope have to be
 below, by the board's rules. With --readers: what readers that look at no meaning have on its rows.
 
-    python results/board/counts.py [--windows=256] [--readers]
+    python -m tools.counts [--windows=256] [--readers]
 
 The predictor (data/context.py) reads the bytes of books without questions. A model with N inputs
 has 0.83 N of them, so much is given to the predictor. The targets are the last 26 bytes of each
@@ -14,17 +14,14 @@ Those who know nothing guess.
 
 import argparse
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from data import context, evenly, load  # noqa: E402
-from data.recall.prepare import TEST_ROWS, VALUES  # noqa: E402
-from data.rows import tested_chunks  # noqa: E402
-from runs import answers  # noqa: E402
+from data import context, evenly, load
+from data.recall.prepare import TEST_ROWS, VALUES
+from data.rows import tested_chunks
+from runs import answers
 
 SCORED = 26
 

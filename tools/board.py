@@ -1,7 +1,7 @@
 """The board's table and figure, of rows.csv.xz alone.
 
-    python results/board/board.py [--rows=FILE] [--base=LABEL] [--figure=FILE]
-    python results/board/board.py --runs        each seed, and the tests on the way
+    python -m tools.board [--rows=FILE] [--base=LABEL] [--figure=FILE]
+    python -m tools.board --runs        each seed, and the tests on the way
 
 It computes with numpy, pandas and scipy and imports nothing of the project, so that it checks the
 project's own numbers (runs/answers.py) as well.
@@ -303,7 +303,11 @@ def draw_group(rows: pd.DataFrame, colors: dict[str, str], text, content, order)
 def main() -> None:
     """Print the tables; draw the figure if it is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=Path, default=Path(__file__).with_name("rows.csv.xz"))
+    parser.add_argument(
+        "--rows",
+        type=Path,
+        default=Path(__file__).resolve().parents[1] / "results/board/rows.csv.xz",
+    )
     parser.add_argument("--base", default="rope", help="what the others are compared with")
     parser.add_argument("--figure", help="a file to draw")
     parser.add_argument("--schemes", help="those of the figure, as in rope,alibi: all by default")
