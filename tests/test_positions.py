@@ -202,7 +202,7 @@ def check_type(kind, monkeypatch, tmp_path, **changes):
     turned, visible = run_watched(config, monkeypatch)
     (tmp_path / "config.json").write_text(json.dumps(settings))
     typed = settings | {"model_type": kind}
-    knows_types = FAMILIES[kind].get("pattern") != "" or "layer_types" in settings
+    knows_types = "?" not in FAMILIES[kind]["pattern"] or "layer_types" in settings
     if knows_types or "use_sliding_window" in FAMILIES[kind]["keys"]:
         found = Positions(typed)
         assert_same(found, turned, visible, tmp_path)
