@@ -21,6 +21,8 @@ TABLE = tomllib.loads(Path(__file__).with_name("families.toml").read_text(encodi
 FAMILIES = {kind: TABLE["default"] | family for kind, family in TABLE["families"].items()}
 ROPE_TYPES = TABLE["rope_types"]
 LAYER_TYPES = TABLE["layer_types"]
+# what a config.json that is none of a model raises
+NO_MODEL = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 ROPE_KEYS = TABLE["default"]["rope_keys"].split()
 ORIGINAL = "original_max_position_embeddings"  # the length first trained at
 FRACTION = "partial_rotary_factor"
@@ -95,7 +97,7 @@ def read_positions(path: Path) -> "Positions":
         return Positions(read_json(path))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except NO_MODEL as error:
         raise UserError(f"{path} is no config.json of a model: {error!s:.200}") from error
 
 
@@ -266,6 +268,21 @@ class Positions:
             base = rules["layer_rope_theta"][number]
         return rope | {"rope_theta": float(base)}
 
+    def set_first_length(self, rope):
+        """Take the length first trained at from config.json, or from the rope parameters."""
+        first = rope.get(ORIGINAL)
+        if not self.rules["by_type"]:
+            self.names[ORIGINAL] = ORIGINAL
+            first = self.values.get(ORIGINAL) or first
+        if not first:
+            self.notes.append(f"{ORIGINAL} is missing: taken for {self.length}")
+            first = self.length
+        if self.first_length not in (first, self.length):
+            raise UserError(f"layers differ in {ORIGINAL}, which is not computed here")
+        self.first_length = first
+        if rope.get(ORIGINAL, first) != first:
+            self.ignored.append(f"{ORIGINAL} of the rope parameters: the top level's counts")
+
     def rotation(self, number, layer_type, width):
         """The scheme and the extension of a layer that rotates."""
         rules = self.rules
@@ -304,19 +321,8 @@ class Positions:
         # the extension
         options = {ours: rope[theirs] for ours, theirs in row["options"].items() if theirs in rope}
         if ORIGINAL in row["also"]:
-            outside = None
-            if not rules["by_type"]:
-                self.names[ORIGINAL] = ORIGINAL
-                outside = self.values.get(ORIGINAL)
-            if not outside and ORIGINAL not in rope:
-                self.notes.append(f"{ORIGINAL} is missing: taken for {self.length}")
-            first = outside or rope.get(ORIGINAL) or self.length
-            if self.first_length not in (first, self.length):
-                raise UserError(f"layers differ in {ORIGINAL}, which is not computed here")
-            self.first_length = first
-            if rope.get(ORIGINAL, first) != first:
-                self.ignored.append(f"{ORIGINAL} of the rope parameters: the top level's counts")
-            options.setdefault("factor", self.length / first)
+            self.set_first_length(rope)
+            options.setdefault("factor", self.length / self.first_length)
         all_dim = rope.get("mscale_all_dim")
         # DeepSeek's factor of all scores reads mscale_all_dim alone
         is_tempered = all_dim and self.is_latent and rope_type != "default"
