@@ -144,12 +144,11 @@ def write_settings(config):
     for rope_type, row in ROPE_TYPES.items():
         if row["extension"] == extension != "" and values["factor"] != "auto":
             rope = {"rope_type": rope_type}
-            for option, key in TABLE["options"].items():
-                if key in row["reads"]:
-                    rope[key] = values[option]
+            for option, key in row["options"].items():
+                rope[key] = values[option]
             if rope.get("mscale_all_dim") == 0.0:  # then theirs has no mscale either
                 del rope["mscale"], rope["mscale_all_dim"]
-            if ORIGINAL in row["reads"]:
+            if ORIGINAL in row["also"]:
                 rope[ORIGINAL] = config.first_length
                 keeps_length = True
             theirs["rope_scaling"] = {

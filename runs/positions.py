@@ -18,13 +18,15 @@ from pathlib import Path
 from configurable import UserError, read_json
 
 TABLE = tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))
-FAMILIES = TABLE["families"]
+FAMILIES = {kind: TABLE["default"] | family for kind, family in TABLE["families"].items()}
 ROPE_TYPES = TABLE["rope_types"]
+LAYER_TYPES = TABLE["layer_types"]
+# what a config.json that is none of a model raises
+NO_MODEL = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+ROPE_KEYS = TABLE["default"]["rope_keys"].split()
 ORIGINAL = "original_max_position_embeddings"  # the length first trained at
-ROPE_KEYS = ("rope_parameters", "rope_scaling", "rope_theta")
+FRACTION = "partial_rotary_factor"
 NO_ATTENTION = ("linear_attention", "conv", "recurrent")
-SIZES = ("n_layer", "n_head", "n_embd", "length", "width")
-ASSUMED_LENGTH = 2048  # where a config.json has none
 
 
 @dataclass(frozen=True)
@@ -45,29 +47,48 @@ def pattern_of(layers: list[str]) -> str:
     branches = []
     for layer, run in groupby(layers[:period]):
         count = len(list(run))
-        if count > 1 and " " in layer:
-            layer = f"({layer})"
-        branches.append(f"{count} * {layer}" if count > 1 else layer)
+        if count > 1:
+            layer = f"{count} * ({layer})" if " " in layer else f"{count} * {layer}"
+        branches.append(layer)
     return " | ".join(branches)
+
+
+def keys_of(family):
+    """The keys that a family reads at the top level of a config.json: {our name: theirs}."""
+    names = {}
+    for word in f"{family['rope_keys']} {family['keys']}".split():
+        ours, _, theirs = word.partition(":")
+        names[ours] = theirs or ours
+    return names
+
+
+# keys about positions, of any family
+KNOWN = set()
+for family in FAMILIES.values():
+    KNOWN.update(keys_of(family).values())
+for row in ROPE_TYPES.values():
+    KNOWN.update(row["options"].values(), row["also"])
 
 
 def unread(values, read):
     """The keys of a config.json that look as if they are about positions, and are not in `read`."""
-    known = {"partial_rotary_factor", "rotary_pct", "rotary_emb_base", *ROPE_KEYS}
-    for family in FAMILIES.values():
-        known.update(word.rpartition(":")[2] for word in family.get("keys", "").split())
-    for row in ROPE_TYPES.values():
-        known.update(row["reads"])
     keys = []
     for key, value in values.items():
-        if key in read or key.startswith("_") or key.endswith("_config") or not value:
+        if not value or key in read or key.startswith("_") or key.endswith("_config"):
             continue
-        near = difflib.get_close_matches(key, known, 1, 0.9)
+        near = difflib.get_close_matches(key, KNOWN, 1, 0.9)
         if near and near[0] != key:
             keys.append(f"{key}: did you mean {near[0]}?")
         elif near or re.search("rope|rotary|alibi|yarn", key):
             keys.append(key)
     return keys
+
+
+def check_numbers(values):
+    """UserError if a value is a text."""
+    for key, value in values.items():
+        if isinstance(value, str) and key not in ("rope_type", "type", "position_embedding_type"):
+            raise UserError(f"{key} = {value!r:.60} is a text: write a number without quotes")
 
 
 def read_positions(path: Path) -> "Positions":
@@ -76,7 +97,7 @@ def read_positions(path: Path) -> "Positions":
         return Positions(read_json(path))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except NO_MODEL as error:
         raise UserError(f"{path} is no config.json of a model: {error!s:.200}") from error
 
 
@@ -100,7 +121,15 @@ class Positions:
         self.values = values
         self.ignored = []
         self.notes = []
-        self.family = TABLE["default"] | FAMILIES.get(kind, TABLE["unknown"])
+        family = FAMILIES.get(kind, TABLE["default"] | TABLE["unknown"])
+        self.names = keys_of(family)
+        self.read = {}  # what config.json says, by our names; null means that a window is off
+        for ours, theirs in self.names.items():
+            value = values.get(theirs)
+            if value is not None or (ours == "sliding_window" and theirs in values):
+                self.read[ours] = value
+        check_numbers(self.read)
+        self.rules = rules = family | self.read
         if kind not in FAMILIES:
             self.notes.append(
                 f"type {kind:.60} is unknown: read by the rules that most types share"
@@ -109,33 +138,16 @@ class Positions:
                 raise UserError(
                     f"type {kind:.60} is unknown, without any of {', '.join(ROPE_KEYS)}"
                 )
-        # rope_parameters has a table for each type of layer
-        self.by_type = self.family["nested"] or "scaled" in self.family
-        # our name of each key that the family reads -> theirs
-        self.names = {}
-        if self.family["kind"] == "rope":
-            keys = ROPE_KEYS[:1] if self.family["nested"] else ROPE_KEYS
-            self.names = {key: key for key in keys}
-        for word in self.family["keys"].split():
-            ours, _, theirs = word.partition(":")
-            self.names[ours] = theirs or ours
-        sizes = TABLE["class_sizes"].get(kind, [])
-        self.class_sizes = dict(zip(SIZES, sizes, strict=False))
+            rules["by_type"] = "full_attention" in rules["rope_parameters"]
         self.n_layer = self.size("n_layer")
         self.n_head = self.size("n_head")
         self.length = self.size("length")
         self.first_length = self.length
-        self.reads_original = False  # at the top level
-        # the size of windows: null means none, and so does a flag
-        self.window = values.get(
-            self.names.get("sliding_window"), self.family.get("sliding_window")
-        )
-        if "use_sliding_window" in self.names and not self.get("use_sliding_window"):
-            self.window = None
-        self.width_key = self.family["width"]
-        self.is_latent = self.width_key == "qk_rope_head_dim"
+        self.is_latent = rules["width_key"] == "qk_rope_head_dim"
+        self.window = rules["use_sliding_window"] and rules["sliding_window"]
         self.types = self.layer_types()
-        self.layers = [self.layer(number) for number in range(self.n_layer)]
+        self.layers = [self.layer(number, name) for number, name in enumerate(self.types)]
+
         for key, sentence in TABLE["changed"].items():
             if values.get(key) is not None:
                 self.notes.append(f"{key}: {sentence}")
@@ -143,11 +155,9 @@ class Positions:
         for key in lengths:
             if values.get(key) not in (None, self.length):
                 self.ignored.append(f"{key}={values[key]}: the length is {self.length}")
-        read = [*self.names.values(), *lengths, self.width_key, "qk_nope_head_dim"]
+        read = {*self.names.values(), *lengths, rules["width_key"], "qk_nope_head_dim"}
         # a key of another family that says the same
-        read += [ours for ours in self.names if values.get(ours) == self.get(ours)]
-        if self.reads_original:
-            read.append(ORIGINAL)
+        read.update(ours for ours, value in self.read.items() if values.get(ours) == value)
         self.ignored += unread(values, read)
         if values is not config:
             self.ignored += [f"{key} beside text_config" for key in unread(config, lengths)]
@@ -158,165 +168,135 @@ class Positions:
             self.notes += [f"perhaps nothing reads {key}" for key in self.ignored]
             self.ignored = []
 
-    def get(self, name, default=None):
-        """The value of a key, by our name for it; the default if it is null, absent or not read."""
-        value = self.values.get(self.names.get(name))
-        if isinstance(value, str) and name != "position_embedding_type":
-            raise UserError(f"{name} = {value!r:.60} is a text: write a number without quotes")
-        return default if value is None else value
-
     def size(self, name):
         """A size of the model: of config.json, or of the class; UserError if there is neither."""
-        for key in TABLE["sizes"][name]:
-            if self.values.get(key) is not None:
-                size = self.values[key]
+        keys = TABLE["sizes"][name]
+        for key in keys:
+            size = self.values.get(key)
+            if size is not None:
                 if not isinstance(size, int) or size < 1:
                     raise UserError(f"{key} = {size!r:.60} is no whole number above 0")
                 return size
-        default = self.class_sizes.get(name)
-        if name == "length" and not default:
-            default = ASSUMED_LENGTH
-        if not default:
-            raise UserError(f"it has none of the keys {', '.join(TABLE['sizes'][name])}")
-        self.notes.append(f"{TABLE['sizes'][name][0]} is missing: taken for {default}")
-        return default
-
-    def layer(self, number):
-        """The positions of a layer."""
-        kind = self.family["kind"]
-        layer_type = self.types[number]
-        width = self.values.get(self.width_key) or self.class_sizes.get("width")
-        width = width or self.size("n_embd") // self.n_head
-        if "global_head_dim" in self.names and layer_type == "full_attention":  # Gemma 4
-            width = self.get("global_head_dim", 512)
-            width = self.get("per_layer_config", {}).get(str(number), {}).get("head_dim", width)
-        if layer_type in NO_ATTENTION:
-            return Layer("", "", width, f"{layer_type} is no attention of ours")
-        if kind == "t5":
-            buckets = self.values.get("relative_attention_num_buckets", 32)
-            farthest = self.values.get("relative_attention_max_distance", 128)
-            per_layer = ", per_layer=True" if self.kind == "umt5" else ""
-            text = f"t5(buckets={buckets}, max_distance={farthest}{per_layer})"
-            return Layer(text, "", width, self.family["words"])
-        if self.get("alibi"):  # Falcon divides scores and ALiBi by sqrt(d)
-            return Layer("alibi", f"slopes(scale={width**-0.5})", width)
-        if kind != "rope":
-            return Layer(kind, "", width)
-        if self.rotates(number, layer_type):
-            pos, extend = self.rotation(number, width)
-        else:
-            pos = "nope"
-            extend = ""
-            if self.get("attn_temperature_tuning", "attn_temperature_tuning" in self.names):
-                scale = self.get("attn_scale", 0.1)  # Llama 4
-                floor = int(self.get("floor_scale", 8192))
-                pos += f" + step_temperature(scale={scale}, floor={floor})"
-        windowed = self.family["window"]
-        if layer_type == "chunked_attention":
-            pos += f" + chunks(size={self.get('attention_chunk_size', 8192)})"
-        elif self.window and (windowed == "a" or layer_type[0] in windowed):
-            pos += f" + window(size={self.window})"
-        elif layer_type == "sliding_attention" and "s" in windowed:
-            raise UserError("layer_types has sliding_attention, but there is no sliding_window")
-        return Layer(pos, extend, width, self.family["words"])
+        if name not in self.rules:
+            raise UserError(f"it has none of the keys {', '.join(keys)}")
+        self.notes.append(f"{keys[0]} is missing: taken for {self.rules[name]}")
+        return self.rules[name]
 
     def layer_types(self):
         """The type of each layer, as in transformers' `layer_types`."""
-        types = self.get("layer_types")
-        pattern = self.family["pattern"]
-        if "use_sliding_window" in self.names and not self.window:
-            pattern = pattern or "f"
-        if types and len(types) != self.n_layer:
+        rules = self.rules
+        every = rules["no_rope_layer_interval"]
+        if every and not rules["no_rope_layers"]:  # misnamed: 1 means that the layer rotates
+            rules["no_rope_layers"] = [(number + 1) % every for number in range(self.n_layer)]
+        types = rules["layer_types"]
+        if not types:
+            pattern = rules["pattern"]
+            if pattern == "max_window_layers":  # the first layer with a window
+                pattern = "f" * rules["max_window_layers"] + "s" * self.n_layer
+            elif every:
+                pattern = [pattern[0] if turns else pattern[1] for turns in rules["no_rope_layers"]]
+            elif rules["every"]:  # the last of so many layers is the other one
+                pattern = pattern[0] * (rules["every"] - 1) + pattern[-1]
+            if "s" in pattern and not self.window:
+                pattern = "f"
+            if "?" in pattern:
+                raise UserError(
+                    f"layer_types is missing, and the rule that a {self.kind} has instead is not "
+                    "known here: save the config.json anew with transformers 5"
+                )
+            types = [pattern[number % len(pattern)] for number in range(self.n_layer)]
+        if len(types) != self.n_layer:
             raise UserError(f"layer_types has {len(types)} types for {self.n_layer} layers")
-        if types:
-            return [TABLE["layer_types"].get(name, name) for name in types]
-        if not pattern:
-            raise UserError(
-                f"layer_types is missing, and the rule that a {self.kind} has instead is not known "
-                "here: save the config.json anew with transformers 5"
-            )
-        every = self.get("every")
-        if pattern == "max_window_layers":  # the first layer with a window
-            first = self.get("max_window_layers", 28)
-            pattern = "f" * first + "s" * self.n_layer
-        elif every:  # the last of so many layers is the other one
-            pattern = pattern[0] * (every - 1) + pattern[-1]
-        elif self.family["nope"] == "no_rope_layers":
-            rotating, other = pattern
-            pattern = [
-                rotating if self.rotates(number, "") else other for number in range(self.n_layer)
-            ]
-        if "s" in pattern and not self.window:
-            pattern = "f"
-        return [TABLE["layer_types"][pattern[n % len(pattern)]] for n in range(self.n_layer)]
+        return [LAYER_TYPES.get(name, name) for name in types]
 
-    def rotates(self, number, layer_type):
-        """Whether a layer rotates queries and keys."""
-        nope = self.family["nope"]
-        if nope == "no_rope_layers":  # misnamed: 1 means that the layer rotates
-            every = self.get("no_rope_layer_interval", 4)
-            rotates = self.get("no_rope_layers")
-            return bool(rotates[number]) if rotates else (number + 1) % every != 0
-        if self.get("layer_rope_theta"):  # Granite: a base for each layer, 0 for none
-            return self.get("layer_rope_theta")[number] != 0
-        if self.family.get("nope_needs_window") and not self.window:
-            nope = ""
-        is_rope = self.get("position_embedding_type", "rope") == "rope"
-        return is_rope and layer_type[0] not in nope
+    def layer(self, number, layer_type):
+        """The positions of a layer."""
+        rules = self.rules
+        width = self.values.get(rules["width_key"]) or rules.get("width")
+        width = width or self.size("n_embd") // self.n_head
+        if rules["global_head_dim"] and layer_type == "full_attention":  # Gemma 4
+            layer = rules["per_layer_config"].get(str(number), {})
+            width = layer.get("head_dim", rules["global_head_dim"])
+        if layer_type in NO_ATTENTION:
+            return Layer("", "", width, f"{layer_type} is no attention of ours")
+        if rules["alibi"]:  # Falcon divides scores and ALiBi by sqrt(d)
+            return Layer("alibi", f"slopes(scale={width**-0.5})", width)
+        pos = rules["pos"].format_map(rules)
+        extend = ""
+        if pos == "rope":
+            # Granite has a base for each layer, 0 for none
+            rotates = rules["no_rope_layers"] or rules["layer_rope_theta"]
+            needs_window = rules["nope_needs_window"] and not self.window
+            if rotates[number] if rotates else needs_window or layer_type[0] not in rules["nope"]:
+                pos, extend = self.rotation(number, layer_type, width)
+            else:
+                pos = "nope"
+                if rules["attn_temperature_tuning"]:
+                    pos += rules["temperature"].format_map(rules)
+        if layer_type == "chunked_attention":
+            pos += f" + chunks(size={rules['attention_chunk_size']})"
+        elif self.window and (rules["window"] == "a" or layer_type[0] in rules["window"]):
+            pos += f" + window(size={self.window})"
+        elif layer_type == "sliding_attention" and "s" in rules["window"]:
+            raise UserError("layer_types has sliding_attention, but there is no sliding_window")
+        return Layer(pos, extend, width, rules["words"])
 
-    def rope_of(self, number):
+    def rope_of(self, number, layer_type):
         """The rope parameters of a layer, with its base as rope_theta."""
-        family = self.family
-        layer_type = self.types[number]
-        parameters = self.get("rope_parameters") or family.get("parameters") or {}
-        scaling = self.get("rope_scaling") or {}
-        if self.by_type:
-            types = TABLE["layer_types"].values()
-            self.ignored += [
-                f"{key} of rope_parameters, which is by type of layer"
-                for key in parameters
-                if key not in types and key != "hybrid_sliding"
-            ]
-        elif scaling and self.get("rope_parameters", scaling) != scaling:
-            self.ignored.append("rope_parameters: rope_scaling replaces it as a whole")
-        is_new = self.kind not in FAMILIES and layer_type in parameters
-        if "scaled" in family:  # rope_scaling is for some types
+        rules = self.rules
+        parameters = rules["rope_parameters"]
+        scaling = rules["rope_scaling"]
+        base_key = "rope_theta"
+        rope = scaling or parameters
+        if rules["by_type"]:  # a table for each type of layer
+            for key in parameters:
+                if key not in LAYER_TYPES.values():
+                    self.ignored.append(f"{key} of rope_parameters, which is by type of layer")
             rope = parameters.get(layer_type) or {}
-            if layer_type[0] in family["scaled"]:
+            if layer_type == "full_attention":
                 rope = rope | scaling
-        elif family["nested"] or is_new:
-            rope = parameters.get(layer_type) or {}
-        else:
-            rope = scaling or parameters
-        base = self.get("rope_theta")
-        default = family["base"]
-        if layer_type == "sliding_attention" and "local_base" in family:
-            base = self.get("rope_local_base_freq")
-            default = family["local_base"]
+            elif layer_type == "sliding_attention" and rules["rope_local_base_freq"]:
+                base_key = "rope_local_base_freq"
+        elif scaling and self.read.get("rope_parameters", scaling) != scaling:
+            self.ignored.append("rope_parameters: rope_scaling replaces it as a whole")
+        outside = self.read.get(base_key)
         inside = rope.get("rope_theta")
-        if base and inside and inside != base:
-            self.ignored.append(f"rope_theta={base} at the top level: that inside is {inside}")
-        base = inside or base or default
-        if self.get("layer_rope_theta"):
-            base = self.get("layer_rope_theta")[number]
+        if outside and inside and outside != inside:
+            self.ignored.append(f"rope_theta={outside} at the top level: that inside is {inside}")
+        base = inside or rules[base_key]
+        if rules["layer_rope_theta"]:
+            base = rules["layer_rope_theta"][number]
         return rope | {"rope_theta": float(base)}
 
-    def rotation(self, number, width):
+    def set_first_length(self, rope):
+        """Take the length first trained at from config.json, or from the rope parameters."""
+        first = rope.get(ORIGINAL)
+        if not self.rules["by_type"]:
+            self.names[ORIGINAL] = ORIGINAL
+            first = self.values.get(ORIGINAL) or first
+        if not first:
+            self.notes.append(f"{ORIGINAL} is missing: taken for {self.length}")
+            first = self.length
+        if self.first_length not in (first, self.length):
+            raise UserError(f"layers differ in {ORIGINAL}, which is not computed here")
+        self.first_length = first
+        if rope.get(ORIGINAL, first) != first:
+            self.ignored.append(f"{ORIGINAL} of the rope parameters: the top level's counts")
+
+    def rotation(self, number, layer_type, width):
         """The scheme and the extension of a layer that rotates."""
-        family = self.family
-        rope = self.rope_of(number)
+        rules = self.rules
+        rope = self.rope_of(number, layer_type)
         rope_type = rope.get("rope_type") or rope.get("type") or "default"
-        if self.kind.startswith("phi3") and rope_type in ("su", "yarn"):
-            rope_type = "longrope"
-        inside = self.family["inside"].split()
-        if rope_type == "mrope" and "mrope_section" in inside:  # plain rotation, of a text
-            rope_type = "default"
+        if rope.get("type", rope_type) != rope_type:
+            self.ignored.append(f"type={rope['type']}: rope_type is {rope_type}")
+        rope_type = rules["rename"].get(rope_type, rope_type)
         row = ROPE_TYPES.get(rope_type)
-        if rope_type == "dynamic" and "alpha" in inside and rope.get("alpha"):
-            row = TABLE["ntk_alpha"]
-            rope = rope | {"factor": rope["alpha"]}
         if row is None:
             raise UserError(f"rope_type {rope_type} is none of {', '.join(ROPE_TYPES)}")
+        inside = rules["inside"].split()
+        if rope_type == "dynamic" and "alpha" in inside and rope.get("alpha"):
+            row = TABLE["dynamic_alpha"]
         for key in row["required"]:
             is_ratio = rope_type == "yarn" and key in rope  # null: that of the lengths
             if rope.get(key) is None and not is_ratio:
@@ -324,67 +304,40 @@ class Positions:
                     f"rope_type {rope_type} needs {key}, which is missing: transformers refuses it"
                 )
         rope = {key: value for key, value in rope.items() if value is not None}
-        for key, value in rope.items():
-            if isinstance(value, str) and key not in ("rope_type", "type"):
-                raise UserError(f"{key} = {value!r:.60} is a text: write a number without quotes")
-        if self.is_latent and rope.get("mscale_all_dim") and rope_type not in ("default", "yarn"):
-            raise UserError(f"rope_type {rope_type} with mscale_all_dim is not computed here")
-        read = {"rope_type", "type", "rope_theta", *row["reads"]}
-        if rope.get("type", rope_type) not in (rope_type, rope.get("rope_type", rope_type)):
-            self.ignored.append(f"type={rope['type']}: rope_type is {rope_type}")
+        check_numbers(rope)
+        read = {"rope_type", "type", "rope_theta", *inside, *row["options"].values(), *row["also"]}
 
         # the scheme
-        text = f"rope(base={rope['rope_theta']}"
-        fraction = rope.get("partial_rotary_factor", self.get("partial_rotary_factor"))
-        if self.get("rotary_dim"):
-            fraction = fraction or self.get("rotary_dim") / width
-        if family["fraction"] or rope_type != "default" or self.get("rotary_dim"):
-            read.add("partial_rotary_factor")
-            fraction = fraction or family["fraction"] or 1.0
-            name = "p" if rope_type == "proportional" else "fraction"
-            text += f", {name}={fraction}" if fraction != 1.0 else ""
-        if family["layout"] != "half" and self.get("rope_interleave", True):
-            text += f", layout={family['layout']}"
+        pos = f"rope(base={rope['rope_theta']}"
+        fraction = rules["rotary_dim"] / width or rules["fraction"]
+        if fraction or rope_type != "default":
+            read.add(FRACTION)
+            fraction = rope.get(FRACTION) or self.read.get(FRACTION) or fraction or 1.0
+            if fraction != 1.0:
+                pos += f", {'p' if rope_type == 'proportional' else 'fraction'}={fraction}"
+        if rules["layout"] != "half" and rules["rope_interleave"]:
+            pos += f", layout={rules['layout']}"
 
         # the extension
-        options = {}
-        for ours, theirs in TABLE["options"].items():
-            if theirs in rope and theirs in read:
-                options[ours] = rope[theirs]
-        if ORIGINAL in read:
-            self.reads_original = not self.by_type
-            outside = self.values.get(ORIGINAL) if self.reads_original else None
-            if not outside and ORIGINAL not in rope:
-                self.notes.append(f"{ORIGINAL} is missing: taken for {self.length}")
-            first = outside or rope.get(ORIGINAL) or self.length
-            if self.first_length not in (first, self.length):
-                raise UserError(f"layers differ in {ORIGINAL}, which is not computed here")
-            self.first_length = first
-            if rope.get(ORIGINAL, self.first_length) != self.first_length:
-                self.ignored.append(f"{ORIGINAL} of the rope parameters: the top level's counts")
-            ratio = self.length / self.first_length
-            options.setdefault("factor", ratio)
-            if rope_type == "yarn" and ratio not in (1.0, options["factor"]):
-                self.notes.append(
-                    f"factor is {options['factor']}, max_position_embeddings / {ORIGINAL} is "
-                    f"{ratio:g}: the factor counts"
-                )
-        is_weighed = rope.get("mscale") and rope.get("mscale_all_dim")
-        if "attention_factor" in rope or not is_weighed:  # each is ignored without the other
-            for name in ("mscale", "mscale_all_dim"):
-                if options.pop(name, None):
-                    read.discard(name)
-            if self.is_latent and rope.get("mscale_all_dim"):  # but not in DeepSeek's other factor
-                options["mscale_all_dim"] = rope["mscale_all_dim"]
-                options.setdefault("attention_factor", 1 + 0.1 * math.log(options["factor"]))
+        options = {ours: rope[theirs] for ours, theirs in row["options"].items() if theirs in rope}
+        if ORIGINAL in row["also"]:
+            self.set_first_length(rope)
+            options.setdefault("factor", self.length / self.first_length)
+        all_dim = rope.get("mscale_all_dim")
+        # DeepSeek's factor of all scores reads mscale_all_dim alone
+        is_tempered = all_dim and self.is_latent and rope_type != "default"
+        if is_tempered and rope_type != "yarn":
+            raise UserError(f"rope_type {rope_type} with mscale_all_dim is not computed here")
+        # that of cosines and sines ignores each without the other
+        if "attention_factor" in rope or not (all_dim and rope.get("mscale")):
+            read -= {name for name in ("mscale", "mscale_all_dim") if options.pop(name, None)}
+            if is_tempered:
                 read.add("mscale_all_dim")
+                options["mscale_all_dim"] = all_dim
+                options.setdefault("attention_factor", 1 + 0.1 * math.log(options["factor"]))
+        for key in sorted(rope.keys() - read):
+            self.ignored.append(f"{key} of the rope parameters, with rope_type {rope_type}")
         if rope_type == "longrope":
             options = {"file": "'config.json'", **options}
-        extend = row["extension"]
-        if options:
-            extend += f"({', '.join(f'{name}={value}' for name, value in options.items())})"
-        elif rope_type == "proportional":
-            extend = ""
-        for key in sorted(rope.keys() - read - {*inside}):
-            self.ignored.append(f"{key} of the rope parameters, with rope_type {rope_type}")
-        return f"{text})", extend
+        extend = ", ".join(f"{name}={value}" for name, value in options.items())
+        return f"{pos})", extend and f"{row['extension']}({extend})"

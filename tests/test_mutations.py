@@ -136,10 +136,10 @@ runs/examine.py | test_examine | fault
 - warnings.append(str(error))
 + pass
 runs/positions.py | test_positions | effect
-- base = inside or base or default
-+ base = base or inside or default
+- base = inside or rules[base_key]
++ base = outside or rules[base_key]
 runs/positions.py | test_positions | scaling
-- if "attention_factor" in rope or not is_weighed:  # each is ignored without the other
+- if "attention_factor" in rope or not (all_dim and rope.get("mscale")):
 + if "attention_factor" in rope:
 posenc.py | test_positions | deepseeks
 - return torch.full_like(index, root**2)

@@ -15,7 +15,7 @@ import torch
 
 from configurable import UserError
 from posenc import Shape, rotate
-from runs.positions import FAMILIES, TABLE, Positions
+from runs.positions import FAMILIES, TABLE, Layer, Positions
 from scheme import Scheme
 
 transformers = pytest.importorskip("transformers")
@@ -202,7 +202,7 @@ def check_type(kind, monkeypatch, tmp_path, **changes):
     turned, visible = run_watched(config, monkeypatch)
     (tmp_path / "config.json").write_text(json.dumps(settings))
     typed = settings | {"model_type": kind}
-    knows_types = FAMILIES[kind].get("pattern") != "" or "layer_types" in settings
+    knows_types = "?" not in FAMILIES[kind]["pattern"] or "layer_types" in settings
     if knows_types or "use_sliding_window" in FAMILIES[kind]["keys"]:
         found = Positions(typed)
         assert_same(found, turned, visible, tmp_path)
@@ -261,6 +261,11 @@ SCALED["longrope attention"] = SCALED["longrope"] | dict(attention_factor=1.5)
 def test_scaling_is_read_as_by_transformers(name, key, monkeypatch, tmp_path):
     scaling = SCALED[name] | ({"rope_theta": 500.0} if key == "rope_parameters" else {})
     check_type("llama", monkeypatch, tmp_path, **{key: scaling})
+
+
+def test_empty_rope_parameters_are_the_plain_rotation(monkeypatch, tmp_path):
+    found, _ = check_type("gpt_oss", monkeypatch, tmp_path, rope_parameters={})
+    assert found.layers[1] == Layer("rope(base=150000.0)", "", 16)
 
 
 @pytest.mark.parametrize("mscale_all_dim, root", [(1.0, 1.3688879), (0.707, 1.2608038)])
@@ -411,6 +416,9 @@ BROKEN = [  # what was ignored there without a word, or read otherwise, when thi
     (dict(rope_parameters=dict(full_attention=YARN)), ["full_attention of the rope parameters"]),
     (dict(model_type="apertus", rope_theta=500.0), ["rope_theta=500.0 at the top level: that"]),
     (dict(model_type="gpt_neox", rope_theta=500.0, rotary_emb_base=500.0), []),
+    (dict(model_type="phi3", rope_scaling=dict(type="su", **FACTORS)), []),
+    (dict(model_type="t5", relative_attention_num_buckets=16), []),
+    (dict(relative_attention_num_buckets=16), ["relative_attention_num_buckets"]),
 ]
 
 
