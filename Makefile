@@ -2,7 +2,6 @@
 # make train CONFIG=config/rope.py ARGS="--seed=3"
 # make test           the test suite;  make test-slow: the long tests
 # make docs           write docs/schemes.md and docs/settings.md again
-# make house          measure the code: docs/house.md
 # make gpu            tests, bench and six schemes at 124M on a GPU: docs/gpu.md, out/gpu
 # make gpu-board CELL=rope    a scheme of the board at 124M, nine minutes at a time
 CONFIG ?= config/alibi.py
@@ -24,7 +23,7 @@ CELL ?= alibi
 BOARD ?= config/size/gpt2.py config/gpu/board.py
 SECONDS_AT_ONCE ?= 540
 
-.PHONY: train test test-slow docs house gpu gpu-card gpu-bench gpu-six gpu-board
+.PHONY: train test test-slow docs gpu gpu-card gpu-bench gpu-six gpu-board
 train: .venv/ready
 	$(VENV) train.py $(CONFIG) $(ARGS)
 	@echo
@@ -40,10 +39,6 @@ test-slow: .venv/ready-dev
 
 docs: .venv/ready
 	$(VENV) -m tools.docs
-
-house: .venv/ready
-	$(VENV) docs/house.py > docs/house.md.new
-	mv docs/house.md.new docs/house.md
 
 # every piece takes less than ten minutes on a card, and is left out where its result is there
 gpu: gpu-card $(GPU)/tests.txt gpu-bench gpu-six

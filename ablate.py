@@ -22,11 +22,6 @@ has the lowest loss at L on validation windows that share no target with the tes
 rows that it has not read.
 """
 
-if __name__ == "__main__":  # --help answers before torch is imported
-    from configurable import AblateSettings, answer_help
-
-    answer_help(AblateSettings, __doc__)
-
 import hashlib
 import math
 import os
@@ -46,6 +41,7 @@ from tqdm import tqdm
 
 import evaluate
 from configurable import (
+    RESULT,
     AblateSettings,
     TrainSettings,
     UserError,
@@ -145,9 +141,10 @@ def make_cells(schemes: list[str], settings: AblateSettings) -> list[Cell]:
     """
     if not schemes:
         raise UserError("name the position schemes, as in: python ablate.py nope rope alibi")
-    shared = TrainSettings(**{f.name: getattr(settings, f.name) for f in fields(TrainSettings)})
+    shared = {f.name: getattr(settings, f.name) for f in fields(TrainSettings)}
+    shared = TrainSettings(**shared | {"out_dir": ""})  # that of the comparison
     # the same for all schemes
-    fixed = ["dataset", "seed", "init_from", "length_factor", "out_dir", "pos_file", "dtype"]
+    fixed = ["dataset", "seed", "init_from", "out_dir", "pos_file", "dtype"]
     if settings.learning_rates:
         fixed.append("learning_rate")
     settings_of = {}  # by the label of a scheme
@@ -413,17 +410,17 @@ def main() -> int:
     """Train what is not yet trained, and compare."""
     recipes = [word for word in sys.argv[1:] if is_recipe(word)]
     others = [word for word in sys.argv[1:] if word not in recipes]
-    settings, named = configure(AblateSettings, others)
+    settings, named = configure(AblateSettings, others, __doc__)
     device.set_up_cpu()
     # recipes and other schemes in the order in which they were typed
     schemes = [*settings.schemes, *sorted([*named, *recipes], key=sys.argv.index)]
     cells = make_cells(schemes, settings)
     examine_cells(cells)
 
-    compared = " ".join([*schemes, *to_argv(settings, "result", "test")])
+    compared = " ".join([*schemes, *to_argv(settings, *RESULT, "test")])
     digest = hashlib.sha256(compared.encode()).hexdigest()[:6]
     name = f"out/ablate-{settings.dataset}-L{settings.block_size}-{digest}"
-    folder = Path(settings.ablate_dir or name)
+    folder = Path(settings.out_dir or name)
     os.environ.setdefault("WANDB_RUN_GROUP", folder.name)  # wandb reads it, in each cell too
 
     # one dtype for all cells: that of cells that have begun, or else the faster one here

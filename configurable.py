@@ -55,11 +55,13 @@ WITHOUT_EFFECT = (
 
 # ---- the settings of every program
 
-# a setting changes the result of a training, or what is tested, or the manner in which it runs
-KINDS = ("result", "test", "manner")
+# Settings of these kinds change the result of a training; those of kind "test" change what is
+# measured on it; "machine" and "output" neither.
+RESULT = ("positions", "model", "data", "optimizer")
+KINDS = (*RESULT, "test", "machine", "output")
 
 
-def setting(default: Any, help: str, kind: str = "result") -> Any:
+def setting(default: Any, help: str, kind: str) -> Any:
     """A field of a settings class: its default, one line of help with the unit, and its kind.
 
     The annotation of the field is the type that values are checked against.
@@ -92,33 +94,37 @@ class Settings:
 class ModelSettings(Settings):
     """The architecture of a model."""
 
-    pos: str = setting("rope", "position scheme: 'rope(base=500000)', 'rope + alibi'")
-    extend: str = setting("", "context extension: 'yarn(factor=4)'")
-    block_size: Tokens = setting(128, "training length in tokens")
-    n_layer: Count = setting(4, "layers")
-    n_head: Count = setting(4, "attention heads per layer")
-    n_embd: Count = setting(128, "model width")
-    dropout: Fraction = setting(0.0, "probability of dropping an activation")
-    bias: bool = setting(False, "biases in linear layers and norms")
-    norm: Literal["layernorm", "rmsnorm"] = setting("layernorm", "layernorm or rmsnorm")
-    norm_eps: PositiveFloat = setting(1e-5, "added to the variance in a norm")
+    pos: str = setting("rope", "position scheme: 'rope(base=500000)', 'rope + alibi'", "positions")
+    extend: str = setting("", "context extension: 'yarn(factor=4)'", "positions")
+    block_size: Tokens = setting(128, "training length in tokens", "data")
+    n_layer: Count = setting(4, "layers", "model")
+    n_head: Count = setting(4, "attention heads per layer", "model")
+    n_embd: Count = setting(128, "model width", "model")
+    dropout: Fraction = setting(0.0, "probability of dropping an activation", "model")
+    bias: bool = setting(False, "biases in linear layers and norms", "model")
+    norm: Literal["layernorm", "rmsnorm"] = setting("layernorm", "layernorm or rmsnorm", "model")
+    norm_eps: PositiveFloat = setting(1e-5, "added to the variance in a norm", "model")
     norm_place: Literal["before", "after"] = setting(
-        "before", "norms before or after attention and MLP"
+        "before", "norms before or after attention and MLP", "model"
     )
     mlp: Literal["gelu", "gelu_exact", "swiglu"] = setting(
-        "gelu", "gelu (its tanh form), gelu_exact or swiglu"
+        "gelu", "gelu (its tanh form), gelu_exact or swiglu", "model"
     )
-    n_inner: Count | None = setting(None, "MLP width (None: 4 n_embd; swiglu: two thirds)")
-    n_kv_head: Count | None = setting(None, "key-value heads (None: n_head)")
-    head_dim: Count | None = setting(None, "head width (None: n_embd / n_head)")
+    n_inner: Count | None = setting(None, "MLP width (None: 4 n_embd; swiglu: two thirds)", "model")
+    n_kv_head: Count | None = setting(None, "key-value heads (None: n_head)", "model")
+    head_dim: Count | None = setting(None, "head width (None: n_embd / n_head)", "model")
     qk_norm: bool | Literal["all"] = setting(
-        False, "normalise queries and keys before rotation (all: all heads at once)"
+        False, "normalise queries and keys before rotation (all: all heads at once)", "model"
     )
-    kv_lora_rank: Count | None = setting(None, "latent attention: width of the key-value latent")
-    qk_rope_head_dim: NonNegativeInt = setting(0, "with kv_lora_rank: rotated columns of a head")
-    embedding_norm: bool = setting(False, "normalise embeddings")
-    parallel_blocks: bool = setting(False, "attention and MLP read the same input")
-    tie_embeddings: bool = setting(True, "output layer and token embedding share weights")
+    kv_lora_rank: Count | None = setting(
+        None, "latent attention: width of the key-value latent", "model"
+    )
+    qk_rope_head_dim: NonNegativeInt = setting(
+        0, "with kv_lora_rank: rotated columns of a head", "model"
+    )
+    embedding_norm: bool = setting(False, "normalise embeddings", "model")
+    parallel_blocks: bool = setting(False, "attention and MLP read the same input", "model")
+    tie_embeddings: bool = setting(True, "output layer and token embedding share weights", "model")
 
     def gpt(self, vocab_size: int) -> "GPTConfig":
         """The config of a new model for a vocabulary; UserError if there can be no such model."""
@@ -134,8 +140,10 @@ class GPTConfig(ModelSettings):
     the same. Formulas read `first_length` alone, so that longer training moves no position.
     """
 
-    vocab_size: Count = setting(256, "number of different tokens")
-    first_length: Tokens | None = setting(None, "length first trained at (None: block_size)")
+    vocab_size: Count = setting(256, "number of different tokens", "model")
+    first_length: Tokens | None = setting(
+        None, "length first trained at (None: block_size)", "model"
+    )
 
     def check_together(self) -> None:
         if self.first_length is None:
@@ -180,9 +188,9 @@ class GPTConfig(ModelSettings):
 class ComputeSettings(Settings):
     """The settings of every program that runs a model."""
 
-    device: str = setting("auto", "auto, cpu, cuda, cuda:1 or mps", "manner")
+    device: str = setting("auto", "auto, cpu, cuda, cuda:1 or mps", "machine")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = setting(
-        "auto", "bfloat16, float16, float32; auto: what is faster here", "manner"
+        "auto", "bfloat16, float16, float32; auto: what is faster here", "machine"
     )
 
 
@@ -190,9 +198,9 @@ class ComputeSettings(Settings):
 class LogSettings(Settings):
     """What is logged to Weights & Biases, and where."""
 
-    wandb_log: bool = setting(False, "log to Weights & Biases", "manner")
-    wandb_project: str = setting("longshot", "Weights & Biases project", "manner")
-    wandb_run_name: str = setting("", "run name there, by default the folder's", "manner")
+    wandb_log: bool = setting(False, "log to Weights & Biases", "output")
+    wandb_project: str = setting("longshot", "Weights & Biases project", "output")
+    wandb_run_name: str = setting("", "run name there, by default the folder's", "output")
 
 
 @dataclass(frozen=True)
@@ -207,47 +215,54 @@ class TestSettings(Settings):
 class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
     """A training run and the test that follows it."""
 
-    pos_file: str = setting("", "your Python file of position schemes")
-    drop_pos: Fraction = setting(0.0, "share of steps at the end without pos (DroPE)")
-    dataset: str = setting("stdlib", "corpus: a folder in data/")
-    init_from: str = setting("auto", "auto or scratch (new weights), a run, a Hugging Face model")
-    length_factor: Count | None = setting(
-        None, "with init_from=RUN: train at this many times its length"
+    pos_file: str = setting("", "your Python file of position schemes", "positions")
+    drop_pos: Fraction = setting(0.0, "share of steps at the end without pos (DroPE)", "positions")
+    dataset: str = setting("stdlib", "corpus: a folder in data/", "data")
+    init_from: str = setting(
+        "auto", "auto or scratch (new weights), a run, a Hugging Face model", "model"
     )
-    batch_size: Count = setting(16, "sequences per micro-batch")
-    gradient_accumulation_steps: Count = setting(1, "micro-batches per step")
+    batch_size: Count = setting(16, "sequences per micro-batch", "optimizer")
+    gradient_accumulation_steps: Count = setting(1, "micro-batches per step", "optimizer")
     optimizer: Literal["muon", "adamw"] = setting(
-        "muon", "muon (for the blocks' matrices, AdamW for the rest) or adamw"
+        "muon", "muon (for the blocks' matrices, AdamW for the rest) or adamw", "optimizer"
     )
     learning_rate: PositiveFloat | None = setting(
-        None, "highest lr after warm-up (None: 1e-2 with muon, 3e-3 with adamw)"
+        None, "highest lr after warm-up (None: 1e-2 with muon, 3e-3 with adamw)", "optimizer"
     )
-    max_iters: NonNegativeInt = setting(1500, "training steps")
-    weight_decay: NonNegativeFloat = setting(0.1, "weight decay of matrices")
-    beta1: Fraction = setting(0.9, "AdamW's decay rate of the mean")
-    beta2: Fraction = setting(0.99, "AdamW's decay rate of the variance")
-    grad_clip: NonNegativeFloat = setting(1.0, "limit of the gradient norm (0: none)")
-    decay_lr: bool = setting(True, "warm-up and cosine decay; False: a constant rate")
+    max_iters: NonNegativeInt = setting(1500, "training steps", "optimizer")
+    weight_decay: NonNegativeFloat = setting(0.1, "weight decay of matrices", "optimizer")
+    beta1: Fraction = setting(0.9, "AdamW's decay rate of the mean", "optimizer")
+    beta2: Fraction = setting(0.99, "AdamW's decay rate of the variance", "optimizer")
+    grad_clip: NonNegativeFloat = setting(1.0, "limit of the gradient norm (0: none)", "optimizer")
+    decay_lr: bool = setting(True, "warm-up and cosine decay; False: a constant rate", "optimizer")
     warmup_iters: NonNegativeInt | None = setting(
-        None, "warm-up steps (None: min(100, max_iters / 4))"
+        None, "warm-up steps (None: min(100, max_iters / 4))", "optimizer"
     )
-    lr_decay_iters: Count | None = setting(None, "last step of decay (None: max_iters)")
-    min_lr: NonNegativeFloat | None = setting(None, "lowest rate (None: a 20th of the highest)")
-    seed: Seed = setting(1337, "seed of weights, data order and draws")
-    out_dir: str = setting("", "run folder, by default named after the settings", "manner")
-    overwrite: bool = setting(False, "start over in a used run folder", "manner")
-    examine: bool = setting(True, "examine the scheme before training", "manner")
-    eval_interval: Count = setting(200, "steps between validations", "manner")
-    eval_iters: Count = setting(16, "batches per validation", "manner")
+    lr_decay_iters: Count | None = setting(
+        None, "last step of decay (None: max_iters)", "optimizer"
+    )
+    min_lr: NonNegativeFloat | None = setting(
+        None, "lowest rate (None: a 20th of the highest)", "optimizer"
+    )
+    seed: Seed = setting(1337, "seed of weights, data order and draws", "optimizer")
+    out_dir: str = setting("", "run folder, by default named after the settings", "output")
+    overwrite: bool = setting(False, "start over in a used run folder", "output")
+    examine: bool = setting(True, "examine the scheme before training", "output")
+    eval_interval: Count = setting(200, "steps between validations", "output")
+    eval_iters: Count = setting(16, "batches per validation", "output")
     test_at: tuple[Count, ...] = setting(
-        (), "steps after which to run the final test too", "manner"
+        (), "steps after which to run the final test too", "output"
     )
-    log_interval: Count = setting(20, "steps between log lines", "manner")
-    compile: bool = setting(True, "torch.compile, where there is a compiler", "manner")
-    deterministic: bool = setting(False, "GPU runs repeatable to the bit, where possible", "manner")
+    log_interval: Count = setting(20, "steps between log lines", "output")
+    compile: bool = setting(True, "torch.compile, where there is a compiler", "machine")
+    deterministic: bool = setting(
+        False, "GPU runs repeatable to the bit, where possible", "machine"
+    )
     backend: Literal["auto", "nccl", "gloo"] = setting(
-        "auto", "for several processes: nccl or gloo; auto: nccl on GPUs", "manner"
+        "auto", "for several processes: nccl or gloo; auto: nccl on GPUs", "machine"
     )
+
+    refused = {"length_factor": "set --block_size, in tokens"}
 
     @property
     def sequences_per_step(self) -> int:
@@ -278,9 +293,6 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
         last_step = self.lr_decay_iters or self.max_iters + 1
         n_dropped = round(self.drop_pos * self.max_iters)
         mistakes = {
-            "length_factor multiplies the length of the run to start from: add --init_from=RUN": (
-                self.length_factor and self.init_from in ("auto", "scratch")
-            ),
             "drop_pos removes the positions that extend acts on: set --extend=none": (
                 self.drop_pos and self.extend not in ("", "none")
             ),
@@ -320,10 +332,10 @@ class TableSettings(Settings):
     """How tables and figures of runs are written."""
 
     out: Annotated[str, Field(pattern=r"^$|\.(png|pdf|svg)$")] = setting(
-        "", "figure of several runs: .png, .pdf or .svg", "manner"
+        "", "figure of several runs: .png, .pdf or .svg", "output"
     )
     format: Literal["text", "md", "tex", "csv", "json"] = setting(
-        "text", "of the table: text, md, tex; csv and json give the rows", "manner"
+        "text", "of the table: text, md, tex; csv and json give the rows", "output"
     )
 
 
@@ -331,27 +343,29 @@ class TableSettings(Settings):
 class ReportSettings(TableSettings):
     """Tables and figures of finished tests. The other arguments are run folders."""
 
-    dataset: str = setting("", "corpus whose rows are shown, by default the first", "manner")
+    dataset: str = setting("", "corpus whose rows are shown, by default the first", "output")
     show: Literal["tests", "training", "settings"] = setting(
-        "tests", "tests, training (loss by tokens) or settings (for an appendix)", "manner"
+        "tests", "tests, training (loss by tokens) or settings (for an appendix)", "output"
     )
-    eval_lengths: Lengths = setting((), "test lengths of the table (by default all)", "manner")
-    labels: str = setting("", "LABEL=NAME;... for table and figure, or a file of them", "manner")
+    eval_lengths: Lengths = setting((), "test lengths of the table (by default all)", "output")
+    labels: str = setting("", "LABEL=NAME;... for table and figure, or a file of them", "output")
     size: Annotated[str, Field(pattern=r"^$|^[1-9][0-9]?([.][0-9]+)?x[1-9][0-9]?([.][0-9]+)?$")] = (
-        setting("", "WIDTHxHEIGHT of the figure, each 1 to 99 inches, as 3.25x2.2", "manner")
+        setting("", "WIDTHxHEIGHT of the figure, each 1 to 99 inches, as 3.25x2.2", "output")
     )
 
 
 @dataclass(frozen=True)
-class EvaluateSettings(TableSettings, MeasureSettings):
-    """A test of finished runs. The other arguments are run folders."""
+class EvaluateSettings(TableSettings, LogSettings, MeasureSettings):
+    """A test of finished runs. The other arguments are run folders, and extensions to compare."""
 
     protocols: Annotated[tuple[Protocol, ...], Field(min_length=1)] = setting(
         PROTOCOLS, "what to test", "test"
     )
     diagnose: bool = setting(False, "instead, find what the model reads and why it fails", "test")
     extend: str | None = setting(
-        None, "as in 'yarn(factor=4)', none: without (by default as trained)", "test"
+        None,
+        "as in 'yarn(factor=4)', all: each, none: without (default: as trained)",
+        "test",
     )
 
 
@@ -359,28 +373,18 @@ class EvaluateSettings(TableSettings, MeasureSettings):
 class SampleSettings(ComputeSettings):
     """Text from a run. The other argument is its folder."""
 
-    start: str = setting("\n", "prompt (FILE:path: from a file)")
-    num_samples: Count = setting(1, "samples")
-    max_new_tokens: Count = setting(500, "tokens per sample")
+    start: str = setting("\n", "prompt (FILE:path: from a file)", "output")
+    num_samples: Count = setting(1, "samples", "output")
+    max_new_tokens: Count = setting(500, "tokens per sample", "output")
     temperature: NonNegativeFloat = setting(
-        0.8, "divides the logits, 0: always the likeliest token"
+        0.8, "divides the logits, 0: always the likeliest token", "output"
     )
-    top_k: Count | None = setting(None, "draw from the k likeliest tokens (None: all)")
-    seed: Seed = setting(1337, "seed of the draws")
+    top_k: Count | None = setting(None, "draw from the k likeliest tokens (None: all)", "output")
+    seed: Seed = setting(1337, "seed of the draws", "output")
     extend: str | None = setting(
-        None, "as in 'yarn(factor=4)', none: without (by default as trained)"
+        None, "as in 'yarn(factor=4)', none: without (by default as trained)", "output"
     )
-    pos_file: str = setting("", "your file of schemes: naming it again lets its code run")
-
-
-@dataclass(frozen=True)
-class ExtendSettings(LogSettings, MeasureSettings):
-    """A trained model x extensions x lengths.
-
-    The other arguments are run folders (of several seeds) and extensions.
-    """
-
-    out: str = setting("", "name of table and figure (by default extend, in the run)", "manner")
+    pos_file: str = setting("", "your file of schemes: naming it again lets its code run", "output")
 
 
 @dataclass(frozen=True)
@@ -390,28 +394,27 @@ class AblateSettings(TrainSettings):
     The schemes are the other arguments, after those that a config file names.
     """
 
-    schemes: tuple[str, ...] = setting((), "for config files: schemes that come first")
+    schemes: tuple[str, ...] = setting((), "for config files: schemes that come first", "positions")
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = setting(
-        (1, 2, 3), "seeds of every scheme"
+        (1, 2, 3), "seeds of every scheme", "optimizer"
     )
     learning_rates: tuple[PositiveFloat, ...] = setting(
-        (), "try these for each scheme and use the best"
+        (), "try these for each scheme and use the best", "optimizer"
     )
     only: Annotated[str, Field(pattern="^[1-9][0-9]{0,5}/[1-9][0-9]{0,5}$")] = setting(
-        "1/1", "I/N: only the I-th of N shares of the cells", "manner"
+        "1/1", "I/N: only the I-th of N shares of the cells", "machine"
     )
-    jobs: Count = setting(1, "cells to train at once", "manner")
+    jobs: Count = setting(1, "cells to train at once", "machine")
     plan: bool = setting(
-        False, "only list the cells and time their steps (no trials of rates)", "manner"
+        False, "only list the cells and time their steps (no trials of rates)", "output"
     )
-    ablate_dir: str = setting("", "folder of table and figure (by default in out/)", "manner")
+    out_dir: str = setting("", "folder of table and figure (by default in out/)", "output")
 
     refused = {
         "pos": "name the schemes, as in: python ablate.py rope alibi",
         "seed": "use --seeds",
-        "out_dir": "use --ablate_dir, the folder of table and figure",
+        "ablate_dir": "it is --out_dir",
         "init_from": "a comparison trains every model from scratch",
-        "length_factor": "a comparison trains every model from scratch",
     }
 
 
@@ -466,26 +469,32 @@ def to_argv(settings: Settings, *kinds: str) -> list[str]:
 # ---- the command line and config files
 
 
-def answer_help(cls: type[Settings], usage: str) -> None:
-    """If --help or -h is on the command line, print `usage` and every setting, and exit 0."""
-    if "--help" not in sys.argv and "-h" not in sys.argv:
-        return
-    lines = [usage]
-    for f in fields(cls):
-        if f.name not in cls.refused:
-            name = f"--{f.name}={as_argument(f.default).strip()}"
-            lines.append(f"  {name:<33}  {f.metadata['help']}")
-    lines.append("\n--debug shows where an error arose.")
-    run_program(lambda: print("\n".join(lines)))
+def help_text(cls: type[Settings]) -> str:
+    """Every setting of a program, by kind."""
+    lines = []
+    for kind in KINDS:
+        settings = [
+            f for f in fields(cls) if f.metadata["kind"] == kind and f.name not in cls.refused
+        ]
+        lines += ["", kind] if settings else []
+        for f in settings:
+            word = f"--{f.name}={as_argument(f.default).strip()}"
+            lines.append(f"  {word:<33}  {f.metadata['help']}")
+    return "\n".join([*lines, "", "--debug shows where an error arose."])
 
 
-def configure(cls: type[Settings], argv: list[str]) -> tuple[Any, list[str]]:
+def configure(cls: type[Settings], argv: list[str], usage: str = "") -> tuple[Any, list[str]]:
     """The settings and the other arguments of a command line (argv without the program's name).
+
+    --help or -h prints `usage` and all settings, and exits.
 
     Arguments that end in .py are config files: a later one wins, and --name=value wins over all.
     The names that were set become the settings' `set_by_user`. --debug is for `run_program`.
     UserError for a mistake; one in a file is named with its line.
     """
+    if "--help" in argv or "-h" in argv:
+        print(usage, help_text(cls), sep="\n")
+        sys.exit(0)
     from_files = {}
     typed = {}
     others = []
@@ -542,6 +551,8 @@ def read_config_file(cls: type[Settings], path: Path) -> dict:
         files = {file.name: file for file in Path(folder).rglob("*.py")}
         near = difflib.get_close_matches(path.name, files, n=1)
         advice = f"did you mean {files[near[0]]}?" if near else f"config files are in {folder}"
+        if Path(__file__).with_name("zoo").joinpath(path.name).is_file():
+            advice = f"for a scheme alone write --pos={path.stem}"
         raise UserError(f"there is no file {path}; {advice}")
     chosen = {}
     try:
@@ -580,7 +591,9 @@ def check_name(cls: type[Settings], name: str) -> None:
     near = difflib.get_close_matches(name, settings, n=1)
     near += [f.name for f in fields(cls) if name in f.metadata["help"].split()]  # such as lr
     advice = "--help lists all settings"
-    if near:
+    if name in cls.refused:
+        advice = cls.refused[name]
+    elif near:
         advice = cls.refused.get(near[0], f"did you mean {near[0]}?")
     raise UserError(f"unknown setting {name!r:.60}; {advice}")
 

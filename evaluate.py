@@ -6,11 +6,15 @@
     python evaluate.py out/A out/B --dataset=NAME --out=compared.pdf
     python evaluate.py out/A out/B --eval_windows=1024      # for published numbers
     python evaluate.py out/RUN --diagnose                   # what it reads: runs/diagnose.py
+    python evaluate.py out/rope-*-s? 'yarn(beta=8)' ntk     # extensions: mean and spread over seeds
+    python evaluate.py out/RUN --extend=all                 # every extension that fits
     python evaluate.py HuggingFaceTB/SmolLM-135M --dataset=mine   # a Hugging Face folder or name
 
 The losses are written to each run's extrapolation.json and extrapolation.png (those of a Hugging
 Face model to out/tests/), and a table is printed. Several runs are also drawn in one figure, --out
-or out/extrapolation.png.
+or out/extrapolation.png. Extensions are compared on fixed_targets alone, and only what is missing
+is measured; the runs must be seeds of one model, and table and figure are written to extend.txt and
+extend.png in the first, or to --out.
 
 L is the training length and N a test length. Which targets are scored depends only on the
 validation split, not on L or on the lengths asked for. So every scheme is tested on the same
@@ -24,16 +28,13 @@ for text over the UTF-8 bytes of that text. End tokens and others without text a
 a row says how many, `without_bytes`. A space that a tokenizer puts before a document is no byte.
 """
 
-if __name__ == "__main__":  # --help answers before torch is imported
-    from configurable import EvaluateSettings, answer_help
-
-    answer_help(EvaluateSettings, __doc__)
-
+import copy
 import math
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -43,7 +44,15 @@ import numpy as np
 import torch
 
 import data
-from configurable import PROTOCOLS, EvaluateSettings, UserError, configure, run_program
+from configurable import (
+    PROTOCOLS,
+    RESULT,
+    EvaluateSettings,
+    UserError,
+    configure,
+    run_program,
+    setting_values,
+)
 from data import context
 from data.rows import TEXT, targets_of, tested_chunks, tested_sizes, unread
 from runs import answers, device, diagnose, results
@@ -57,8 +66,11 @@ from runs.checkpoint import (
     scheme_digests,
 )
 from runs.figures import plot_rows, plot_run
+from runs.huggingface import is_huggingface
+from runs.log import log_comparison
 from runs.processes import ALONE, Processes
 from runs.results import describe_run, tested_lengths
+from scheme import Scheme, extension_names
 
 MAX_WINDOWS = 64  # places of fixed_targets by default, and the most windows of one forward pass
 NUM_CHUNKS = 16  # of the text in nonoverlapping
@@ -575,7 +587,7 @@ def evaluate_run(
     """Test a run under each of the extensions, None for its own, and keep the rows in its folder.
 
     With `only_missing`, an extension is skipped if everything asked for is already measured.
-    `settings` are those of evaluate.py or extend.py. Returns the last result, its new rows only.
+    Returns the last result, its new rows only.
     """
     corpus = run_corpus(run, settings.dataset)
     run_info = describe_run(run)
@@ -640,16 +652,98 @@ def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
     diagnose.report(findings, run.folder, run_info)
 
 
+# ---- extensions
+
+
+def fitting_extensions(scheme: Scheme) -> list[str]:
+    """All extensions that fit a scheme, with their defaults."""
+    fitting = []
+    for text in [f"window(size={scheme.shape.first_length})", *extension_names(scheme.pos_file)]:
+        if text in ("temperature", "dynamic_yarn"):  # the first is 1 by default, the second is yarn
+            continue
+        with suppress(UserError):  # it does not fit, or needs an option
+            scheme.extend(text)
+            fitting.append(scheme.extend_text)
+    return fitting
+
+
+def check_seeds(runs: list[Run]) -> None:
+    """Raise UserError unless the runs differ in their seeds and in nothing else."""
+    first = setting_values(runs[0].settings, *RESULT)
+    for run in runs:
+        for name, value in setting_values(run.settings, *RESULT).items():
+            if name not in ("seed", "init_from") and value != first[name]:
+                raise UserError(
+                    f"{run.folder} is not a seed of {runs[0].folder}: its {name} is {value!r}; "
+                    "extensions are compared on the seeds of one model"
+                )
+
+
+def evaluate_extensions(runs: list[Run], texts: list[str], settings: EvaluateSettings) -> None:
+    """Test the runs, seeds of one model, with each extension; print and write table and figure.
+
+    Without any texts, the extensions are all that fit.
+    """
+    first = runs[0]
+    check_seeds(runs)
+    corpus = run_corpus(first, settings.dataset)
+    if not corpus.is_text:
+        raise UserError(
+            f"{corpus.name} has answers, and only text is tested here: "
+            f"python evaluate.py {first.folder} --extend=NAME tests one extension"
+        )
+    lengths = settings.eval_lengths or first.settings.eval_lengths
+    lengths = tested_lengths(first.settings.block_size, lengths)
+    settings = replace(settings, dataset=corpus.name, eval_lengths=tuple(lengths))
+    scheme = copy.deepcopy(first.model.pos)
+    for text in texts:  # refused before the first test
+        scheme.extend(text)
+    # first as it was trained, then without; a gain compares the same targets
+    extensions = [None, "", *(texts or fitting_extensions(scheme))]
+    for run in runs:
+        evaluate_run(run, extensions, settings, ("fixed_targets",), only_missing=True)
+
+    frame = results.load_rows([run.folder for run in runs])
+    # of this test alone: there may be others on more windows
+    asked = "protocol == 'fixed_targets' and windows == @settings.eval_windows"
+    frame = frame.query(f"{asked} and length in @lengths")
+    frame = results.select(frame, corpus.name, extend="all")
+    table = results.extension_table(frame)
+    # draw the model as it is, and the seven with the lowest loss at the longest N
+    best = frame[frame.length == max(lengths)].groupby("label").nats.mean().nsmallest(7)
+    drawn = frame.label.isin(best.index) | (frame.extend == frame.trained_extend)
+    figure = Path(settings.out or first.folder / "extend.png")
+    plot_rows(frame[drawn], figure)
+    table_file = figure.with_suffix(".txt")
+    table_file.write_text(f"{table}\n", encoding="utf-8")
+    print(f"{table}\nin {table_file} and {figure}")
+    log_comparison(settings, frame, figure.parent)
+
+
+# ---- the program
+
+
+def is_model(word: str) -> bool:
+    """Whether an argument is a run folder or a Hugging Face model, rather than an extension."""
+    is_path = os.path.exists(word) or (os.sep in word and "(" not in word)
+    return word not in extension_names() and (is_path or is_huggingface(word))
+
+
 def main() -> None:
     """Test runs and print their table; draw a figure of several, or if --out names one."""
-    settings, words = configure(EvaluateSettings, sys.argv[1:])
+    settings, words = configure(EvaluateSettings, sys.argv[1:], __doc__)
     device.set_up_cpu()
     tested = {}
+    extensions = [word for word in words if not is_model(word)]
+    names = named_folders([word for word in words if is_model(word)])
     # lines on the progress go elsewhere where the table is to be read by a program
     progress = sys.stdout if settings.format == "text" else sys.stderr
     advice = "lower eval_lengths, or leave the longest out"
     with redirect_stdout(progress), device.memory_advice(advice):
-        for folder in named_folders(words):
+        if extensions or settings.extend == "all":
+            runs = [open_model(name, settings, settings.first_token) for name in names]
+            return evaluate_extensions(runs, extensions, settings)
+        for folder in names:
             run = open_model(folder, settings, settings.first_token)
             if settings.diagnose:
                 diagnose_run(run, settings)

@@ -18,11 +18,6 @@ The list shows how far each run is, and its test in short. gain(N) = loss(L) - l
 fixed_targets: negative where the scheme breaks.
 """
 
-if __name__ == "__main__":  # --help answers before torch is imported
-    from configurable import ReportSettings, answer_help
-
-    answer_help(ReportSettings, __doc__)
-
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +25,7 @@ from pathlib import Path
 import pandas as pd
 
 from configurable import (
+    RESULT,
     ReportSettings,
     UserError,
     configure,
@@ -88,7 +84,7 @@ def used_settings(rows: pd.DataFrame) -> pd.DataFrame:
     for run in rows.drop_duplicates("label").itertuples():
         s = SavedSettings(**read_config(run.run)["settings"])
         s = replace(s, learning_rate=s.highest_lr, warmup_iters=s.warmup)
-        used = setting_values(s, "result")
+        used = setting_values(s, *RESULT)
         used["parameters"] = f"{run.parameters:,}"
         used["tokens trained"] = f"{run.tokens_trained:,}"
         columns[run.label] = used
@@ -117,7 +113,7 @@ def training_losses(rows: pd.DataFrame) -> pd.DataFrame:
 
 def main() -> None:
     """Print the tables of the runs and draw them, or list them."""
-    settings, words = configure(ReportSettings, sys.argv[1:])
+    settings, words = configure(ReportSettings, sys.argv[1:], __doc__)
     folders = [Path(word) for word in words or ["out"]]
     comparisons = [path for path in folders if path.is_file() or (path / "rows.csv.xz").exists()]
     untested = [path for path in folders if path not in comparisons and not is_tested(path)]

@@ -8,11 +8,6 @@
 The text goes to standard output, and everything else to standard error.
 """
 
-if __name__ == "__main__":  # --help answers before torch is imported
-    from configurable import SampleSettings, answer_help
-
-    answer_help(SampleSettings, __doc__)
-
 import codecs
 import sys
 from pathlib import Path
@@ -45,7 +40,7 @@ def read_prompt(start: str) -> str:
 
 def main() -> None:
     """Print a prompt and the text that the model puts after it."""
-    s, words = configure(SampleSettings, sys.argv[1:])
+    s, words = configure(SampleSettings, sys.argv[1:], __doc__)
     if len(words) != 1:
         raise UserError("name one run folder: python sample.py out/alibi-stdlib-L128-s1337")
     prompt = read_prompt(s.start)

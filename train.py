@@ -7,11 +7,6 @@
 The same command resumes an unfinished run and prints the table of a finished one.
 """
 
-if __name__ == "__main__":  # --help answers before torch is imported
-    from configurable import TrainSettings, answer_help
-
-    answer_help(TrainSettings, __doc__)
-
 import math
 import os
 import signal
@@ -61,8 +56,6 @@ def final_settings(typed: TrainSettings) -> TrainSettings:
     if init_from == "scratch":  # nanoGPT's word for it
         init_from = "auto"
     s = replace(typed, pos=parse(typed.pos).text, init_from=init_from)
-    if {"block_size", "length_factor"} <= typed.set_by_user:
-        raise UserError("block_size and length_factor both set the training length: set only one")
     if init_from != "auto":  # a fine-tune
         source = checkpoint.open_model(s.init_from, s)
         # the shape of the model cannot change
@@ -79,8 +72,6 @@ def final_settings(typed: TrainSettings) -> TrainSettings:
         for name in {"dataset", "block_size", "extend"} - typed.set_by_user:
             inherited[name] = getattr(source.settings, name)
         s = replace(s, **inherited)
-    if s.length_factor:
-        s = replace(s, block_size=s.length_factor * s.block_size, length_factor=None)
     s = replace(s, extend=canonical_extend(s.extend))
     folder = checkpoint.run_folder(s)
     if s.dtype == "auto" and (folder / "config.json").exists() and not s.overwrite:
@@ -434,7 +425,7 @@ def test(run: Run, processes: Processes) -> dict:
 
 def main() -> None:
     """Train, test, and print the table."""
-    settings, others = configure(TrainSettings, sys.argv[1:])
+    settings, others = configure(TrainSettings, sys.argv[1:], __doc__)
     if others:
         raise UserError(
             f"{others[0]!r:.60} is neither a config file, such as config/alibi.py, nor "

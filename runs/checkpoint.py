@@ -29,6 +29,7 @@ from filelock import FileLock, Timeout
 import data
 from configurable import (
     PROTOCOLS,
+    RESULT,
     GPTConfig,
     TrainSettings,
     UserError,
@@ -119,7 +120,7 @@ def run_folder(s: TrainSettings) -> Path:
     """
     if s.out_dir:
         return Path(s.out_dir).expanduser()
-    others = [word for word in to_argv(s, "result") if not word.startswith(NOT_IN_DIGEST)]
+    others = [word for word in to_argv(s, *RESULT) if not word.startswith(NOT_IN_DIGEST)]
     pos = s.pos.replace(" ", "")
     safe = re.sub(r"[^A-Za-z0-9.=+]+", "_", pos).strip("_")[:60]
     name = f"{safe}-{s.dataset}-L{s.block_size}-s{s.seed}"
@@ -280,7 +281,7 @@ def differences(folder: Path, config: dict, s: TrainSettings) -> list[str]:
     unless drop_pos depends on it.
     """
     changes = changed_files(folder, config, s.pos_file)
-    asked = setting_values(s, "result")
+    asked = setting_values(s, *RESULT)
     if not s.drop_pos:
         del asked["max_iters"]
     if s.pos_file or OWN_FILE not in config["files_sha256"]:

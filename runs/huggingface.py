@@ -1,6 +1,6 @@
 """Models of Hugging Face and ours, both ways, without `transformers`.
 
-    python -m runs.huggingface out/RUN FOLDER        # write a run, with its tokenizer
+    python -m tools.export out/RUN FOLDER        # write a run, with its tokenizer
 
     model = load_model("HuggingFaceTB/SmolLM-135M")  # a name, which is downloaded, or a folder
     save_model(model, "folder")                      # AutoModelForCausalLM reads it
@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 import data
-from configurable import GPTConfig, UserError, read_json, run_program, write_json
+from configurable import GPTConfig, UserError, read_json, write_json
 from data.download import model_folder
 from model import GPT
 from posenc import Piece
@@ -391,18 +391,3 @@ def cuts(tokenizer):
     """What decides how a tokenizers.Tokenizer cuts a text into tokens."""
     content = json.loads(tokenizer.to_str())
     return [content[key] for key in ("model", "normalizer", "pre_tokenizer", "added_tokens")]
-
-
-def main() -> None:
-    """Write a run as a Hugging Face model."""
-    from runs.checkpoint import load_run  # which itself reads pretrained models by this module
-
-    if len(sys.argv) != 3:
-        raise UserError("name a run and a new folder: python -m runs.huggingface out/RUN FOLDER")
-    run = load_run(sys.argv[1], device="cpu")
-    config = save_model(run.model, sys.argv[2], run.corpus)
-    print(f"{sys.argv[2]}: of type {config['model_type']}")
-
-
-if __name__ == "__main__":
-    run_program(main)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from configurable import UserError, read_json, replace_file, setting_values, write_json
+from configurable import RESULT, UserError, read_json, replace_file, setting_values, write_json
 from runs import answers
 
 # a new row replaces an old one of the same run only if all these fields are equal
@@ -112,7 +112,7 @@ def describe_run(run: Any) -> dict[str, Any]:
         "original_length": run.model.config.first_length,
         "seed": settings.seed,
         "max_iters": settings.max_iters,
-        "settings": setting_values(settings, "result"),
+        "settings": setting_values(settings, *RESULT),
         "scheme_files": " ".join(digests),
         "step": run.step,
         "checkpoint": run.digest[:16],

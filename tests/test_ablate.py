@@ -268,7 +268,7 @@ class Dip(Piece):
 
 def test_a_comparison_is_made_once_and_goes_on(monkeypatch, capsys):
     Path("mine.py").write_text(DIP)
-    words = ("nope", "dip", "--pos_file=mine.py", "--seeds=1", "--ablate_dir=both")
+    words = ("nope", "dip", "--pos_file=mine.py", "--seeds=1", "--out_dir=both")
     assert compare(monkeypatch, *words, "--only=1/2") == 0
     assert "no table yet: 1 of 2 cells finished" in capsys.readouterr().out
     assert compare(monkeypatch, *words) == 0
@@ -369,7 +369,7 @@ def test_a_plan_counts_first_steps_others_and_jobs(stand_in, monkeypatch, capsys
 
 @pytest.mark.slow
 def test_rates_are_picked_on_a_seed_that_is_not_compared(monkeypatch, capsys):
-    words = ("nope", "--seeds=1", "--learning_rates=1e-3,1e-2", "--ablate_dir=one")
+    words = ("nope", "--seeds=1", "--learning_rates=1e-3,1e-2", "--out_dir=one")
     assert compare(monkeypatch, *words) == 0
     said = capsys.readouterr().out
     assert "loss by learning rate" in said and said.count("trial of nope") == 2

@@ -10,7 +10,6 @@ import torch
 import ablate
 import configurable
 import evaluate
-import extend
 import report
 import sample
 import train
@@ -23,7 +22,6 @@ PROGRAMS = {
     "sample": sample,
     "report": report,
     "ablate": ablate,
-    "extend": extend,
 }
 MISTAKES = [
     ("train --n_layer=zero", "n_layer"),
@@ -42,7 +40,7 @@ MISTAKES = [
     ("ablate rope seeds=1", "seeds=1"),
     ("train --wandb_log True", "--name=value"),
     ("train --out_dir=/proc/x", "/proc"),
-    ("ablate rope --ablate_dir=/proc/x", "/proc"),
+    ("ablate rope --out_dir=/proc/x", "/proc"),
     ("train config/absent.py", "config/"),
     ("train --pos=learned --extend=pi", "pi"),
     ("evaluate", "no run folder"),
@@ -58,8 +56,8 @@ MISTAKES = [
     ("ablate rope --pos_file=absent.py", "there is no Python file .*absent.py"),
     ("ablate rope --init_from=out/x", "from scratch"),
     ("ablate rope --eval_lengths=16000000", "16000000"),
-    ("extend", "no run folder"),
-    ("extend out/absent yarn", "absent"),
+    ("evaluate yarn --extend=all", "no run folder"),
+    ("evaluate out/absent yarn", "absent"),
 ]
 
 

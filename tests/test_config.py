@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import configurable
-from configurable import AblateSettings, TrainSettings, UserError, configure, setting_values
+from configurable import AblateSettings, TrainSettings, configure, setting_values
 from model import GPT
 
 CONFIG = Path(configurable.__file__).resolve().parent / "config"
@@ -33,7 +33,7 @@ def test_every_file_is_read_and_says_why_it_is_there(path):
         assert chosen == {"pos"}
         assert re.search(rf"\b{path.stem}\b", settings.pos)
     if path in SIZES:
-        manner = setting_values(settings, "manner").keys() - {"eval_interval", "compile"}
+        manner = setting_values(settings, "machine", "output").keys() - {"eval_interval", "compile"}
         assert not chosen & {"pos", "pos_file", "seed", "extend", *manner}
 
 
@@ -61,6 +61,4 @@ def test_the_size_that_a_file_states_is_the_one_it_has(path):
 
 def test_a_fine_tune_goes_by_the_length_of_its_run():
     s = read(CONFIG / "extend/tune.py")
-    assert (s.length_factor, s.extend) == (4, "yarn")
-    with pytest.raises(UserError, match="init_from"):
-        configure(TrainSettings, [str(CONFIG / "extend/tune.py")])
+    assert (s.block_size, s.extend) == (512, "yarn")

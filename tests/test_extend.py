@@ -11,14 +11,14 @@ import pytest
 import torch
 from conftest import corpus_of_programs
 
-import extend
+import evaluate
 from configurable import TrainSettings, UserError, read_json
 from posenc import Shape
 from runs import results
 from scheme import Scheme
 from tools import longrope
 
-ROOT = Path(extend.__file__).parent
+ROOT = Path(evaluate.__file__).parent
 
 TINY = ["--n_layer=1", "--n_head=2", "--n_embd=16", "--block_size=32"]
 TINY += ["--batch_size=2", "--max_iters=2", "--eval_lengths=32,64", "--compile=False"]
@@ -33,7 +33,7 @@ def scheme(text: str) -> Scheme:
 
 
 def test_what_fits_a_scheme_is_found():
-    rope, alibi = (extend.fitting_extensions(scheme(text)) for text in ("rope", "alibi"))
+    rope, alibi = (evaluate.fitting_extensions(scheme(text)) for text in ("rope", "alibi"))
     assert {"pi", "ntk", "yarn", "window(size=32)"} <= {*rope}
     assert "yarn" not in alibi and {"window(size=32)", "logn"} <= {*alibi}
     assert "temperature" not in rope and len(set(rope)) == len(rope)
@@ -43,9 +43,9 @@ def test_runs_must_be_seeds_of_one_model():
     def run(**settings):
         return SimpleNamespace(folder=Path("out/x"), settings=TrainSettings(**settings))
 
-    extend.check_seeds([run(seed=1), run(seed=2, out_dir="y")])
+    evaluate.check_seeds([run(seed=1), run(seed=2, out_dir="y")])
     with pytest.raises(UserError, match="n_embd"):
-        extend.check_seeds([run(seed=1), run(seed=2, n_embd=64)])
+        evaluate.check_seeds([run(seed=1), run(seed=2, n_embd=64)])
 
 
 # ---- the search
@@ -85,12 +85,12 @@ def runs(tmp_path_factory):
 
 
 def run_extend(monkeypatch, *words) -> None:
-    monkeypatch.setattr(sys, "argv", ["extend.py", *map(str, words), "--device=cpu"])
-    extend.main()
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", *map(str, words), "--device=cpu"])
+    evaluate.main()
 
 
 def test_a_table_of_seeds_by_extensions(runs, monkeypatch, capsys):
-    run_extend(monkeypatch, *runs, "yarn", "ntk + logn", f"--out={runs[0].parent}/table")
+    run_extend(monkeypatch, *runs, "yarn", "ntk + logn", f"--out={runs[0].parent}/table.png")
     said = capsys.readouterr().out
     assert (runs[0].parent / "table.txt").read_text().strip() in said
     assert (runs[0].parent / "table.png").exists()
@@ -118,7 +118,12 @@ def test_an_edited_extension_is_measured_again_and_shown_on_the_windows_asked_fo
             f"        return inv_freq / {divisor}, 1.0\n"
         )
         tested = runs[:1] if windows == 128 else runs  # the other seed has 64 alone
-        words = ["slow", f"--pos_file={file}", f"--eval_windows={windows}", f"--out={tmp_path}/t"]
+        words = [
+            "slow",
+            f"--pos_file={file}",
+            f"--eval_windows={windows}",
+            f"--out={tmp_path}/t.png",
+        ]
         run_extend(monkeypatch, *tested, *words)
         tables.append((tmp_path / "t.txt").read_text())
     assert tables[1] == tables[3]

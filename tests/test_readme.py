@@ -21,7 +21,8 @@ from runs import answers
 from runs.checkpoint import load_run
 from runs.results import load_rows
 from scheme import Scheme, find
-from tools import ExplainSettings, board, docs
+from tools import board, docs
+from tools.explain import ExplainSettings
 
 ROOT = Path(configurable.__file__).resolve().parent
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in ROOT.glob("docs/*.md")}
@@ -31,7 +32,6 @@ PROGRAMS = {
     "train.py": configurable.TrainSettings,
     "evaluate.py": configurable.EvaluateSettings,
     "ablate.py": configurable.AblateSettings,
-    "extend.py": configurable.ExtendSettings,
     "report.py": configurable.ReportSettings,
     "sample.py": configurable.SampleSettings,
     "tools.explain": ExplainSettings,

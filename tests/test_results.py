@@ -17,7 +17,7 @@ from scipy import stats
 
 import evaluate
 import report
-from configurable import TrainSettings, UserError, setting_values, write_json
+from configurable import RESULT, TrainSettings, UserError, setting_values, write_json
 from runs import figures, results
 from runs.results import load_rows, rows_of, select, tables
 
@@ -76,7 +76,7 @@ def result(pos, seed=1, loss=flat, **changes):
         "parameters": 1000,
         "tokens_trained": 5000,
         "unit": "byte",
-        "settings": setting_values(TrainSettings(**changes.get("settings", {})), "result"),
+        "settings": setting_values(TrainSettings(**changes.get("settings", {})), *RESULT),
         "step": known["step"],
         "checkpoint": f"step {known['step']}",
         "rows": rows,

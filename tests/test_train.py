@@ -501,7 +501,7 @@ def test_a_fine_tune_has_the_size_corpus_and_length_of_its_run_and_an_order_of_i
     assert tuned.config["train_lengths"] == [16, 16]
     assert set(orders) != {1337} and len(set(orders)) == 1
     # a fine-tune of a fine-tune, four times as long
-    again = ["--init_from=tuned", "--length_factor=4", "--extend=slopes", "--out_dir=again"]
+    again = ["--init_from=tuned", "--block_size=64", "--extend=slopes", "--out_dir=again"]
     assert call(train, *few, *again) == 0
     longer = load_run("again")
     assert (longer.settings.block_size, longer.model.config.first_length) == (64, 16)
@@ -513,7 +513,6 @@ def test_a_fine_tune_has_the_size_corpus_and_length_of_its_run_and_an_order_of_i
     for words, sentence in (
         (["--n_embd=32"], "n_embd=16: leave it out"),
         (["--dataset=char"], "another vocabulary"),
-        (["--length_factor=2", "--block_size=32"], "set only one"),
     ):
         with pytest.raises(UserError, match=sentence):
             call(train, *few, *words, "--out_dir=fourth")
@@ -523,7 +522,7 @@ def test_a_fine_tune_starts_with_the_weights_of_its_run_and_resumes_to_the_bit(
     monkeypatch: pytest.MonkeyPatch,
 ):
     run("--out_dir=base", "--max_iters=4")
-    words = ["--init_from=./base/", "--extend=pi", "--length_factor=2", "--learning_rate=0.1"]
+    words = ["--init_from=./base/", "--extend=pi", "--block_size=32", "--learning_rate=0.1"]
     words = [*(word for word in SIZE if not word.startswith("--block_size")), *words]
     assert call(train, *words, "--max_iters=0", "--out_dir=zero") == 0
     assert identical(saved("zero")["model"], saved("base")["model"])

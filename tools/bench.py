@@ -11,30 +11,24 @@ machine's speed affect all three. A long test uses the longest of eval_lengths, 
 The texts are random tokens, of the vocabulary of --dataset.
 """
 
-if __name__ == "__main__":  # --help answers before torch is imported
-    from configurable import answer_help
-    from tools import BenchSettings
-
-    answer_help(BenchSettings, __doc__)
-
 import gc
 import itertools
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import pandas as pd
 import torch
 
 import data
-from configurable import UserError, configure, run_program
+from configurable import Count, TrainSettings, UserError, configure, run_program, setting
 from model import GPT
 from runs import device
 from runs.answers import BATCH_TOKENS
 from runs.log import flops_per_token
 from runs.results import show
-from tools import BenchSettings
 from train import SummedLoss, compile_loss, configure_optimizers
 
 CUBE = 2048  # rows and columns of the multiplied matrices
@@ -45,6 +39,22 @@ LEGEND = (
     "first      seconds of the first call, which compiles what is not compiled yet",
     "GiB        of a GPU, the most during a call, with weights and what the optimizer keeps",
 )
+
+
+@dataclass(frozen=True)
+class BenchSettings(TrainSettings):
+    """Speed and memory of position schemes, given as the other command-line arguments.
+
+    The model is the one that train.py would build with these settings.
+    """
+
+    only: tuple[Literal["train", "test", "decode"], ...] = setting(
+        ("train", "test", "decode"), "what is measured", "test"
+    )
+    max_new_tokens: Count = setting(128, "tokens decoded after a text of L", "test")
+    rounds: Count = setting(5, "times that scheme, nope and product take turns", "test")
+
+    refused = {"out_dir": "the table is printed: bench.py ... > FILE keeps it"}
 
 
 # ---- what is measured
@@ -155,7 +165,7 @@ def compare(s: BenchSettings, part: str, vocab_size: int, compute: device.Comput
 
 def main() -> None:
     """Measure each part of each scheme and print a table."""
-    s, schemes = configure(BenchSettings, sys.argv[1:])
+    s, schemes = configure(BenchSettings, sys.argv[1:], __doc__)
     device.set_up_cpu()
     compute = device.pick(s.device, s.dtype, s.batch_size * s.block_size, s.n_embd)
     vocab_size = data.load(s.dataset).vocab_size

@@ -8,7 +8,6 @@ from configurable import (
     KINDS,
     AblateSettings,
     EvaluateSettings,
-    ExtendSettings,
     ReportSettings,
     SampleSettings,
     Settings,
@@ -17,8 +16,8 @@ from configurable import (
     configure,
 )
 from scheme import extension_names, find, options_of, scheme_names
-from tools import BenchSettings, ExplainSettings
-from tools.explain import verdicts
+from tools.bench import BenchSettings
+from tools.explain import ExplainSettings, verdicts
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -56,8 +55,8 @@ Pass a setting as `--name=value`, or write `name = value`, a Python literal, int
 Files are read from left to right, and the command line overrides them, as in
 `python train.py config/size/gpt2.py config/alibi.py --seed=3`.
 
-*Result* settings make a different run, with its own folder; *test* settings change what is measured
-on a run, *manner* settings how and where it runs.
+Settings of the kinds *positions*, *model*, *data* and *optimizer* make a different run, with its
+own folder; *test* settings change what is measured; *machine* and *output* change neither.
 """
 
 PROGRAMS = {
@@ -65,7 +64,6 @@ PROGRAMS = {
     "ablate.py": AblateSettings,
     "evaluate.py": EvaluateSettings,
     "report.py": ReportSettings,
-    "extend.py": ExtendSettings,
     "sample.py": SampleSettings,
     "tools/explain.py": ExplainSettings,
     "tools/bench.py": BenchSettings,

@@ -15,23 +15,17 @@ unseen angles in any longer text, unless an extension slows it down. N is --leng
 of a model the longest that it was trained at or extended to.
 """
 
-if __name__ == "__main__":  # --help answers before torch is imported
-    from configurable import answer_help
-    from tools import ExplainSettings
-
-    answer_help(ExplainSettings, __doc__)
-
 import inspect
 import math
 import sys
 import tomllib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
 import torch
 
-from configurable import UserError, configure, run_program
+from configurable import ModelSettings, Tokens, UserError, configure, run_program, setting
 from data.download import model_folder
 from model import GPT
 from posenc import Extension, Rotary, Shape, scheme_name
@@ -39,9 +33,18 @@ from runs.examine import examine
 from runs.huggingface import is_huggingface
 from runs.positions import pattern_of, read_positions
 from scheme import Scheme, extended_ids, find, options_of, parse
-from tools import ExplainSettings
 
 VERDICTS = Path(__file__).resolve().parents[1] / "results/verdicts.toml"
+
+
+@dataclass(frozen=True)
+class ExplainSettings(ModelSettings):
+    """Explain a scheme or an extension for a model of this shape (block_size is L)."""
+
+    pos_file: str = setting("", "your Python file of position schemes", "positions")
+    length: Tokens | None = setting(
+        None, "test length in tokens, else 8 L (of a model: its longest)", "test"
+    )
 
 
 def verdicts(name: str) -> list[str]:
@@ -142,7 +145,7 @@ def explain_model(name: str, length: int | None) -> int:
 
 def main() -> int | None:
     """Describe an expression or a model, and print the pairs of columns that it rotates."""
-    settings, words = configure(ExplainSettings, sys.argv[1:])
+    settings, words = configure(ExplainSettings, sys.argv[1:], __doc__)
     if len(words) == 1 and (Path(words[0]).exists() or is_huggingface(words[0])):
         return explain_model(words[0], settings.length)
     pos_file = Path(settings.pos_file) if settings.pos_file else None

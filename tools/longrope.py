@@ -18,7 +18,6 @@ from configurable import (
     Count,
     MeasureSettings,
     UserError,
-    answer_help,
     configure,
     run_program,
     setting,
@@ -143,8 +142,7 @@ def search(run: Run, settings: SearchSettings) -> None:
 
 def main() -> None:
     """Search for each run in turn."""
-    answer_help(SearchSettings, __doc__)
-    settings, typed = configure(SearchSettings, sys.argv[1:])
+    settings, typed = configure(SearchSettings, sys.argv[1:], __doc__)
     device.set_up_cpu()
     with device.memory_advice("lower factor"):
         for folder in named_folders(typed):

@@ -1,7 +1,7 @@
 # A short fine-tune at 4 times the length of a trained run, on its corpus: --init_from=out/RUN
 # Compare with --extend=pi, or with --extend=none to see what an extension adds.
 extend = "yarn"  # factor=auto follows the length
-length_factor = 4
+block_size = 512  # of a run of 128
 batch_size = 4
 max_iters = 100  # 0.2M tokens for a run of 128
 warmup_iters = 10

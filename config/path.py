@@ -1,2 +1,0 @@
-# Products of input-dependent reflections between key and query (Yang et al. 2025).
-pos = "path"
