@@ -1,6 +1,5 @@
 """What the tests share: one thread, small corpora, a copy of the project to start programs in."""
 
-import importlib.util
 import os
 import shutil
 import signal
@@ -25,14 +24,6 @@ TEXT = "".join(
     f"{n} times {n % 7} is {n * (n % 7)}, as everybody knows.\n" for n in range(120)
 ).encode()
 SOURCES = ("*.py", "runs/*.py", "runs/*.toml", "tools/*.py", "zoo/*.py", "data/*.py")
-
-
-def load_docs(name):
-    """A program of docs/ as a module."""
-    spec = importlib.util.spec_from_file_location(name, REPOSITORY / "docs" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 # ---- programs in processes of their own

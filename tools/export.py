@@ -1,7 +1,4 @@
-"""Write a run, with its tokenizer, as a model of Hugging Face.
-
-    python -m tools.export out/RUN FOLDER
-"""
+"""Write a run, with its tokenizer, as a Hugging Face model: `tools.export out/RUN FOLDER`."""
 
 import sys
 
