@@ -25,6 +25,7 @@ from tools import ExplainSettings, board, compare, counts, docs
 
 ROOT = Path(configurable.__file__).resolve().parent
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in ROOT.glob("docs/*.md")}
+PAGES["gpu"] = (ROOT / "results/gpu/README.md").read_text(encoding="utf-8")
 README = PAGES["README.md"] = (ROOT / "README.md").read_text(encoding="utf-8")
 CONTRIBUTING = PAGES["CONTRIBUTING.md"] = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 PROGRAMS = {
