@@ -1,6 +1,14 @@
-"""Auxiliary programs: `python -m tools.bench`, `python -m tools.explain`.
+"""Auxiliary programs, each `python -m tools.NAME`.
 
-Their settings are here, without importing torch, so that --help is fast.
+    bench      speed and memory of schemes
+    explain    what an expression or a model's config.json means
+    docs       writes docs/schemes.md and docs/settings.md
+    board      tables and figure of the board, from rows
+    counts     the board's predictor and readers without a model
+    compare    claims of papers, judged by rows
+    longrope   searches LongRoPE's factors for a trained run
+
+Settings of the first two are here, without importing torch, so that --help is fast.
 """
 
 from dataclasses import dataclass
