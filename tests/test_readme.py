@@ -270,6 +270,11 @@ def test_papers_are_compared_with_rows_of_ones_own(monkeypatch, capsys, tmp_path
     assert "rope at 2 L: theirs 21.37, ours" in text and "t5 at 1 L: theirs 19.65, ours not" in text
     assert "reproduced    -1.137 ± 0.1820  Rotary models extrapolate better" in text
     assert "not measured  The T5 bias improves" in text
+    text = compared(monkeypatch, capsys, f"--rows={path}")  # all papers
+    assert "not measured  NoPE goes beyond" in text
+    monkeypatch.setattr(sys, "argv", ["board", f"--rows={path}"])
+    with pytest.raises(UserError, match="has no rows of recall"):
+        board.main()
     fixed = rows[rows.protocol == "fixed_targets"].set_index(["pos", "seed", "length"]).nats
     assert (fixed["rope"] - fixed["sinusoidal"]).unstack()[256].mean() == pytest.approx(
         -1.137, abs=6e-4

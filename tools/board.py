@@ -235,6 +235,8 @@ def main() -> None:
     parser.add_argument("--runs", action="store_true", help="a line for each run and tested step")
     options = parser.parse_args()
     rows = load_rows(options.rows)
+    if "recall" not in set(rows.protocol):
+        raise UserError(f"{options.rows} has no rows of recall: the board's corpus is books_recall")
     if options.runs:
         table = measure(rows).drop(columns=["books", "content variance", "order variance"])
         table = table.sort_values(["label", "seed", "step"]).round(3)

@@ -32,7 +32,7 @@ def select(rows: pd.DataFrame, scheme: str, length: float, protocol: str) -> pd.
     found = rows[wanted & (rows.length == round(length * trained))].set_index("seed")
     if not found.index.is_unique:
         raise UserError(f"several runs of {scheme} have the same seed: leave one of them in --rows")
-    if protocol == "exact_match":
+    if protocol == "exact_match" and len(found):
         return (found.exact / found.texts).map(lambda share: [share])
     return found.block_nats
 
