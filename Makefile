@@ -2,7 +2,7 @@
 # make train CONFIG=config/rope.py ARGS="--seed=3"
 # make test           the test suite;  make test-slow: the long tests
 # make docs           write docs/schemes.md and docs/settings.md again
-# make gpu            tests, bench and six schemes at 124M on a GPU: docs/gpu.md, out/gpu
+# make gpu            tests, bench and six schemes at 124M on a GPU: results/gpu, out/gpu
 # make gpu-board CELL=rope    a scheme of the board at 124M, nine minutes at a time
 CONFIG ?= config/alibi.py
 ARGS ?=
@@ -51,7 +51,7 @@ gpu gpu-% $(GPU)/%: export TIKTOKEN_CACHE_DIR := $(CURDIR)/data/books_gpu/tiktok
 # VENV=python3 takes the Python that a rented machine has
 gpu-card: $(if $(filter .venv/%,$(VENV)),.venv/ready-dev)
 	@test $(DEVICE) = cpu || $(VENV) -c "import sys, torch; torch.cuda.is_available() or \
-		sys.exit('error: torch finds no GPU here, so nothing is measured: see docs/gpu.md')"
+		sys.exit('error: torch finds no GPU here, so nothing is measured: see results/gpu')"
 
 $(GPU)/tests.txt: | gpu-card
 	mkdir -p $(GPU)

@@ -3,7 +3,7 @@ extensions.
 
 A scheme is an expression: `alibi`, `rope(base=500000)`, `rope + alibi`, `rope | rope | rope |
 nope`. `+` lets pieces act together, `|` is a pattern over layers. Each name is a `Piece`, a small
-module that defines the methods it needs. All other schemes are files in zoo/, loaded exactly as a
+module that defines the methods it needs. All other schemes are files in zoo/, written exactly as a
 user's own `--pos_file`. A second expression, `extend`, changes a model that is already trained:
 `yarn(factor=8) + logn`.
 """

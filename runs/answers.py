@@ -236,8 +236,8 @@ def bin_table(tested: pd.DataFrame) -> pd.DataFrame:
     """The bins of distances of all rows that have a loss; `tested` are rows as in `answered`.
 
     A line for each kind of question, text length N and bin, the distances from `first` up to `end`,
-    with the `count` of answers, those that are `right`, the accuracy `above` chance and its lower
-    95 % bound `low`.
+    with the `count` of answers, those that are `right`, the accuracy `above` chance, its lower 95 %
+    bound `low` and its `variance`.
     """
     lines = []
     for n, by_distance in tested.by_distance[tested.nats.notna()].items():
@@ -248,16 +248,19 @@ def bin_table(tested: pd.DataFrame) -> pd.DataFrame:
             for first, end, count, right in bins:
                 above = (right / count - chance) / (1 - chance)
                 low = (lower_bound(right, count) - chance) / (1 - chance)
-                lines.append([kind, n, first, end, count, right, above, low])
-    return pd.DataFrame(lines, columns="kind N first end count right above low".split())
+                share = right / count
+                variance = share * (1 - share) / count / (1 - chance) ** 2
+                lines.append([kind, n, first, end, count, right, above, low, variance])
+    return pd.DataFrame(lines, columns="kind N first end count right above low variance".split())
 
 
 def accuracies(tested: pd.DataFrame) -> pd.DataFrame:
     """How far a model reads, a line for each kind of question.
 
     `inside` is the accuracy above chance in texts of the training length; `area`, `octaves` (the
-    most that the area can be) and `reach` are those of the longest texts; `gaps` is the number of
-    bins nearer than the reach that do not hold.
+    most that the area can be) and `reach` are those of the longest texts; `area_variance` is due to
+    the number of answers alone; `gaps` is the number of bins nearer than the reach that do not
+    hold.
     """
     trained = tested.trained.min()
     lines = {}
@@ -272,6 +275,7 @@ def accuracies(tested: pd.DataFrame) -> pd.DataFrame:
         lines[kind] = {
             "inside": inside,
             "area": (longest.above * span).sum(),
+            "area_variance": (longest.variance * span**2).sum(),
             "octaves": span.sum(),
             "reach": reach,
             "gaps": int((~holds & (longest.end < reach)).sum()),

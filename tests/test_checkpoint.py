@@ -163,6 +163,9 @@ def test_a_scheme_whose_helper_has_changed_is_refused_and_its_copy_is_good():
     with pytest.raises(UserError, match="helping.py, which defines its scheme, has changed"):
         run(*words)
     assert load_run("run", pos_file="run/pos_file.py").step == 8
+    Path("run/helping.py").unlink()
+    with pytest.raises(UserError, match="run/helping.py, which defines its scheme, has changed"):
+        load_run("run", pos_file="run/pos_file.py")
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"settings": {"n_layer": "x"}}'])

@@ -17,15 +17,16 @@ import evaluate
 import posenc
 import sample
 import train
-from runs import answers
+from configurable import UserError
 from runs.checkpoint import load_run
 from runs.results import load_rows
 from scheme import Scheme, find
-from tools import board, docs
+from tools import board, compare, counts, docs
 from tools.explain import ExplainSettings
 
 ROOT = Path(configurable.__file__).resolve().parent
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in ROOT.glob("docs/*.md")}
+PAGES["gpu"] = (ROOT / "results/gpu/README.md").read_text(encoding="utf-8")
 README = PAGES["README.md"] = (ROOT / "README.md").read_text(encoding="utf-8")
 CONTRIBUTING = PAGES["CONTRIBUTING.md"] = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 PROGRAMS = {
@@ -232,23 +233,65 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last(tmp_path, monkeypatch
         ("extend/README.md", "reach.csv.xz", "none"),
     ],
 )
-def test_a_page_of_the_board_has_the_numbers_of_its_rows_by_two_programs(page, table, base):
+def test_a_page_of_the_board_has_the_numbers_of_its_rows(page, table, base):
+    """The pages were written by a program that used none of the project's statistics."""
     page = ROOT / "results" / page
-    folder = page.parent
-    numbers = board.measure(board.read(folder / table))
+    rows = load_rows(page.parent / table)
+    numbers = board.measure(rows[rows.step == rows.max_iters])
     text = page.read_text(encoding="utf-8")
     for line in board.show(numbers, base).splitlines():
         assert line in text
     assert board.compare(numbers[numbers.seed == 3], base).empty  # no p of one shared seed
-    # the project's own statistics, which tools/board.py does not import
-    cells = load_rows(folder / table).groupby(["label", "seed"])
-    for cell in numbers.itertuples():
-        run = cells.get_group((cell.label, cell.seed))
-        run = run[run.step == run.max_iters].assign(trained=run.original_length)  # L of a fine-tune
-        table = answers.accuracies(answers.answered(run))
-        assert table.inside["content"] == pytest.approx(cell.inside_content)
-        if not np.isnan(cell.content):
-            assert table.area["content"] == pytest.approx(cell.content)
-            assert table.area["order"] == pytest.approx(cell.order)
-            assert table.reach["content"] == cell.content_reach
-            assert table.reach["order"] == cell.order_reach
+
+
+# ---- papers
+
+
+def compared(monkeypatch, capsys, *words: str) -> str:
+    monkeypatch.setattr(sys, "argv", ["compare", *words])
+    compare.main()
+    return capsys.readouterr().out
+
+
+def test_the_page_of_papers_has_the_differences_and_verdicts_of_its_rows(monkeypatch, capsys):
+    text = compared(monkeypatch, capsys)
+    page = (ROOT / "results/paper/README.md").read_text(encoding="utf-8")
+    assert "reproduced    +1.577 ± 0.1018  Sinusoidal" in text and "+1.577 ± 0.102 nats" in page
+    assert "contradicted  +0.042 ± 0.0159  as rotary" in text and "0.042 ± 0.016 nats" in page
+    assert "undecided     +0.116 ± 0.1309  and farther" in text and "0.116 ± 0.131" in page
+    assert "not tested    +0.914" in text
+
+
+def test_papers_are_compared_with_rows_of_ones_own(monkeypatch, capsys, tmp_path):
+    rows = pd.read_csv(ROOT / "results/seven/rows.csv.xz")
+    path = tmp_path / "rows.csv.xz"
+    rows[rows.pos.isin(["alibi", "rope", "sinusoidal"])].to_csv(path, index=False)
+    text = compared(monkeypatch, capsys, "alibi", f"--rows={path}")
+    assert "rope at 2 L: theirs 21.37, ours" in text and "t5 at 1 L: theirs 19.65, ours not" in text
+    assert "reproduced    -1.137 ± 0.1820  Rotary models extrapolate better" in text
+    assert "not measured  The T5 bias improves" in text
+    text = compared(monkeypatch, capsys, f"--rows={path}")  # all papers
+    assert "not measured  NoPE goes beyond" in text
+    monkeypatch.setattr(sys, "argv", ["board", f"--rows={path}"])
+    with pytest.raises(UserError, match="has no rows of recall"):
+        board.main()
+    fixed = rows[rows.protocol == "fixed_targets"].set_index(["pos", "seed", "length"]).nats
+    assert (fixed["rope"] - fixed["sinusoidal"]).unstack()[256].mean() == pytest.approx(
+        -1.137, abs=6e-4
+    )
+    rows[rows.seed < 3].to_csv(path, index=False)
+    assert "reproduced" not in compared(monkeypatch, capsys, "alibi", f"--rows={path}")  # two seeds
+    pd.concat([rows, rows]).to_csv(path, index=False)
+    for words in (["alibi", f"--rows={path}"], ["alibii"]):
+        with pytest.raises(UserError, match="have the same seed|there are alibi, nope, randomized"):
+            compared(monkeypatch, capsys, *words)
+
+
+def test_readers_that_look_at_no_meaning_answer_as_the_page_says():
+    """Of a row by hand: name 0 gets 1, name 1 gets 3, name 2 gets 3, and each is asked for."""
+    questions = {"first": 260, "end": 263, "trained": 4}
+    tokens = np.array([0, 263 + 1, 263 + 4 + 3, 263 + 8 + 3, 260, 257, 9, 260, 257, 262, 259])
+    given = counts.read(tokens, questions, np.random.default_rng(0))
+    assert [given["last"][k] for k in (5, 8, 10)] == [3, 3, 3]
+    assert [given["commonest"][k] for k in (5, 8, 10)] == [3, 3, 3]
+    assert given["window"][5] == 1  # later it is out of sight: a guess

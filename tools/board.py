@@ -1,10 +1,7 @@
-"""The board's table and figure, of rows.csv.xz alone.
+"""The tables of the board and its figure, from rows alone.
 
     python -m tools.board [--rows=FILE] [--base=LABEL] [--figure=FILE]
     python -m tools.board --runs        each seed, and the tests on the way
-
-It computes with numpy, pandas and scipy and imports nothing of the project, so that it checks the
-project's own numbers (runs/answers.py) as well.
 
 Text is the loss of bytes at 32 L minus that at L. Content and order are areas of accuracy above
 chance over log2 of the distance, from 16 to 32 L. A difference to the base is that of the same
@@ -16,109 +13,53 @@ Holm's correction is over all differences of the table.
 """
 
 import argparse
-import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-NEAREST = 16  # tokens back, from where on an area counts
+from configurable import UserError, run_program
+from runs import answers
+from runs.figures import new_figure, save_figure
+from runs.results import load_rows
+
+ROWS = Path(__file__).resolve().parents[1] / "results/board/rows.csv.xz"
 # accuracy above chance in texts of L, below which a kind is not learned
 LEARNED = {"content": 0.9, "order": 0.5}
 NUMBERS = ("text", "content", "order")
 IN_A_ROW = 6  # schemes in one row of the figure
 
 
-def read(path: Path) -> pd.DataFrame:
-    """The rows of the last step, without those on the way."""
-    rows = pd.read_csv(path)
-    return rows[rows.step == rows.max_iters]
-
-
-def runs_table(rows: pd.DataFrame) -> str:
-    """The numbers of each run at each step that was tested, with the reach of both kinds."""
-    tables = []
-    for step, tested in rows.groupby("step"):
-        tables.append(measure(tested).drop(columns="books").assign(step=step))
-    table = pd.concat(tables).sort_values(["label", "seed", "step"])
-    return (
-        table.drop(columns=["content variance", "order variance"]).round(3).to_string(index=False)
-    )
-
-
-def reach(bins: pd.DataFrame, inside: float) -> tuple[int, int]:
-    """The end of the farthest bin whose accuracy is surely (95 %) above half of that inside L, and
-    how many nearer bins are not.
-    """
-    count = bins["count"]
-    z = stats.norm.ppf(0.975)
-    right = bins.right
-    middle = (right + z**2 / (2 * count)) / (1 + z**2 / count)
-    half = z / (1 + z**2 / count) * np.sqrt(right * (1 - right) / count + z**2 / (4 * count**2))
-    low = 1 - (1 - (middle - half)) / (1 - bins.chance)  # Wilson's lower bound, above chance
-    holds = (low > inside / 2) & (inside > 0.1)  # half of less is within the noise of a guess
-    farthest = int(bins.end.where(holds, 0).max())
-    return farthest, int((~holds & (bins.end < farthest)).sum())
-
-
-def losses_of_books(row: pd.Series) -> np.ndarray:
-    """The loss in each of the validation books, (books,)."""
-    return np.array(row.block_nats.split(), dtype=float)
-
-
-def above_chance(row: pd.Series, kind: str) -> pd.DataFrame:
-    """A line for each bin of distances: its edges, accuracy above chance and its variance."""
-    bins = json.loads(row.by_distance)[kind]
-    counts = np.array(bins["counts"])
-    right = np.array(bins["right"]) / counts
-    guess = 1 - bins["chance"]
-    return pd.DataFrame(
-        {
-            "first": bins["edges"][:-1],
-            "end": bins["edges"][1:],
-            "count": counts,
-            "right": right,
-            "chance": bins["chance"],
-            "above": 1 - (1 - right) / guess,
-            "variance": right * (1 - right) / counts / guess**2,
-        }
-    )
-
-
-def area(bins: pd.DataFrame) -> tuple[float, float]:
-    """The area in octaves from NEAREST on, and its variance."""
-    octaves = np.log2(bins.end.clip(lower=NEAREST)) - np.log2(bins["first"].clip(lower=NEAREST))
-    return (bins.above * octaves).sum(), (bins.variance * octaves**2).sum()
-
-
 def measure(rows: pd.DataFrame) -> pd.DataFrame:
-    """A line for each scheme and seed: its three numbers, and what it has inside L.
+    """A line for each scheme, seed and tested step: its three numbers, and what it has inside L.
 
     A scheme that cannot read the longest texts has nan for what is measured there.
     """
     trained = rows.length.min()  # L: no shorter text is tested
     longest = rows.length.max()
     lines = []
-    for (label, seed), run in rows.groupby(["label", "seed"], sort=False):
+    for (label, seed, step), run in rows.groupby(["label", "seed", "step"], sort=False):
         text = run[run.protocol == "fixed_targets"].set_index("length")
-        asked = run[run.protocol == "recall"].set_index("length")
-        line = {"label": label, "seed": seed, "L": text.nats[trained]}
+        line = {"label": label, "seed": seed, "step": step, "L": text.nats[trained]}
         reads_longest = longest in text.index and np.isfinite(text.nats[longest])
         if reads_longest:
             line["text"] = text.nats[longest] - text.nats[trained]
-            line["books"] = losses_of_books(text.loc[longest]) - losses_of_books(text.loc[trained])
-        for kind in ("content", "order"):
-            inside = above_chance(asked.loc[trained], kind)
-            line[f"inside_{kind}"] = np.average(inside.above, weights=inside["count"])
+            # the loss in each of the validation books, (books,)
+            line["books"] = np.subtract(text.block_nats[longest], text.block_nats[trained])
+        tested = answers.answered(run.assign(trained=trained))
+        for kind, reading in answers.accuracies(tested).iterrows():
+            line[f"inside_{kind}"] = reading.inside
             if reads_longest:
-                bins = above_chance(asked.loc[longest], kind)
-                line[kind], line[f"{kind} variance"] = area(bins)
-                farthest, gaps = reach(bins, line[f"inside_{kind}"])
-                line[f"{kind}_reach"] = farthest
-                line[f"{kind}_gaps"] = gaps
+                line[kind] = reading.area
+                line[f"{kind}_reach"] = reading.reach
+                line[f"{kind}_gaps"] = reading.gaps
+                line[f"{kind} variance"] = reading.area_variance
         lines.append(line)
     return pd.DataFrame(lines)
+
+
+# ---- statistics
 
 
 def error_of_test(numbers: pd.DataFrame, name: str) -> tuple[float, float]:
@@ -137,12 +78,11 @@ def interval(values: pd.Series, of_test: float, of_test_df: float) -> tuple[floa
     of_seeds = values.var(ddof=1) / n
     error = of_seeds + of_test
     df = error**2 / (of_seeds**2 / (n - 1) + of_test**2 / of_test_df)
-    halves = []
-    ps = []
-    for variance, freedom in ((error, df), (of_seeds, n - 1)):
-        halves.append(stats.t.ppf(0.975, freedom) * np.sqrt(variance))
-        ps.append(2 * stats.t.sf(abs(values.mean()) / np.sqrt(variance), freedom))
-    return max(halves), max(ps)
+    errors = np.sqrt([error, of_seeds])
+    freedoms = [df, n - 1]
+    halves = stats.t.ppf(0.975, freedoms) * errors
+    ps = 2 * stats.t.sf(abs(values.mean()) / errors, freedoms)
+    return halves.max(), ps.max()
 
 
 def difference(numbers: pd.DataFrame, base: pd.DataFrame, name: str) -> dict:
@@ -160,7 +100,7 @@ def difference(numbers: pd.DataFrame, base: pd.DataFrame, name: str) -> dict:
 
 def holm(p: pd.Series) -> pd.Series:
     """Holm's corrected p."""
-    order = p.dropna().sort_values()
+    order = p.sort_values()
     steps = order * np.arange(len(order), 0, -1)
     return steps.cummax().clip(upper=1)
 
@@ -171,13 +111,13 @@ def compare(numbers: pd.DataFrame, base: str) -> pd.DataFrame:
     """
     lines = []
     learned = has_learned(numbers)
+    of_base = numbers[numbers.label == base]
     for label, of_scheme in numbers.groupby("label", sort=False):
+        shared = of_scheme.seed.isin(of_base.seed).sum()
         for name in NUMBERS:
-            compared = label != base and len(of_scheme) >= 3 and of_scheme[name].notna().all()
-            if compared and learned.loc[label, name] and learned.loc[base, name]:
-                line = difference(of_scheme, numbers[numbers.label == base], name)
-                if line["seeds"] >= 3:  # that both have
-                    lines.append({"label": label} | line)
+            is_known = learned.loc[[label, base], name].all() and of_scheme[name].notna().all()
+            if label != base and shared >= 3 and is_known:
+                lines.append({"label": label} | difference(of_scheme, of_base, name))
     table = pd.DataFrame(lines, columns=["label", "name", "seeds", "mean", "half", "p"])
     table["holm"] = holm(table.p)
     return table
@@ -185,15 +125,20 @@ def compare(numbers: pd.DataFrame, base: str) -> pd.DataFrame:
 
 def has_learned(numbers: pd.DataFrame) -> pd.DataFrame:
     """Whether the mean over seeds of a scheme reaches LEARNED in texts of L; of text always."""
-    means = numbers.drop(columns="books").groupby("label", sort=False).mean()
-    learned = pd.DataFrame({"text": True}, index=means.index)
+    inside = numbers.groupby("label", sort=False)[[f"inside_{kind}" for kind in LEARNED]].mean()
+    learned = pd.DataFrame({"text": True}, index=inside.index)
     for kind, least in LEARNED.items():
-        learned[kind] = means[f"inside_{kind}"] >= least
+        learned[kind] = inside[f"inside_{kind}"] >= least
     return learned
+
+
+# ---- tables
 
 
 def cell(runs: pd.DataFrame, name: str, digits: int) -> str:
     """A mean over seeds, with its interval if they are three or more."""
+    if runs[name].isna().any():
+        return "cannot read it" if name == "text" else ""
     text = f"{runs[name].mean():.{digits}f}"
     if len(runs) < 3:
         return text
@@ -211,14 +156,10 @@ def show(numbers: pd.DataFrame, base: str) -> str:
     ]
     for label, runs in numbers.groupby("label", sort=False):
         cells = [label.replace("|", "\\|"), str(len(runs)), f"{runs.L.mean():.3f}"]
-        reads_longest = runs.text.notna().all()
-        cells.append(cell(runs, "text", 3) if reads_longest else "cannot read it")
-        for kind in ("content", "order"):
+        cells.append(cell(runs, "text", 3))
+        for kind in LEARNED:
             cells.append(f"{runs[f'inside_{kind}'].mean():.2f}")
-            if not learned.loc[label, kind]:
-                cells.append("not learned")
-            else:
-                cells.append(cell(runs, kind, 2) if reads_longest else "")
+            cells.append(cell(runs, kind, 2) if learned.loc[label, kind] else "not learned")
         lines.append("| " + " | ".join(cells) + " |")
     differences = compare(numbers, base)
     if differences.empty:  # of fewer than three seeds
@@ -234,48 +175,42 @@ def show(numbers: pd.DataFrame, base: str) -> str:
     return "\n".join(lines)
 
 
+# ---- the figure
+
+
 def draw(rows: pd.DataFrame, path: str) -> None:
     """Three panels for each six schemes, a line for each seed: the loss of text by length, and both
     accuracies by distance.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     labels = list(rows.label.unique())
     groups = [labels[k : k + IN_A_ROW] for k in range(0, len(labels), IN_A_ROW)]
-    size = (12, 3.4 * len(groups))
-    figure, panels = plt.subplots(len(groups), 3, figsize=size, squeeze=False, sharey="col")
-    colors = {label: f"C{k}" for k, label in enumerate(labels)}
+    figure = new_figure((12, 3.4 * len(groups)))
+    panels = figure.subplots(len(groups), 3, squeeze=False, sharey="col")
     for group, axes in zip(groups, panels, strict=True):
-        of_group = rows[rows.label.isin(group)]
-        draw_group(of_group, {label: colors[label] for label in group}, *axes)
+        draw_group(rows[rows.label.isin(group)], *axes)
     panels[0, 0].set_title("text: loss of the same bytes")
     panels[0, 1].set_title("content: is the name found?")
     panels[0, 2].set_title("order: which was the latest?")
     panels[-1, 0].set_xlabel("test length")
     for axes in panels[-1, 1:]:
         axes.set_xlabel(f"tokens back, in sequences of {rows.length.max():,}")
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path)
 
 
-def draw_group(rows: pd.DataFrame, colors: dict[str, str], text, content, order) -> None:
+def draw_group(rows: pd.DataFrame, text, content, order) -> None:
     """The lines of these schemes in the three panels."""
-    longest = rows.length.max()
-    trained = rows.train_length.iloc[0]
-    for label, color in colors.items():
-        text.plot([], [], color=color, label=label)
-    for (label, _), run in rows.groupby(["label", "seed"], sort=False):
-        style = {"color": colors[label], "linewidth": 1, "alpha": 0.8}
-        fixed = run[run.protocol == "fixed_targets"].sort_values("length")
-        text.plot(fixed.length, fixed.nats, marker=".", **style)  # learned has one point
-        asked = run[(run.protocol == "recall") & (run.length == longest) & run.nats.notna()]
-        for _, row in asked.iterrows():
-            for axes, kind in ((content, "content"), (order, "order")):
-                bins = above_chance(row, kind)
-                axes.plot(np.sqrt(bins["first"] * (bins.end - 1)), bins.above, **style)
+    trained = rows.length.min()
+    by_kind = {"content": content, "order": order}
+    for k, (label, of_scheme) in enumerate(rows.groupby("label", sort=False)):
+        style = {"color": f"C{k}", "linewidth": 1, "alpha": 0.8}
+        for _, run in of_scheme.groupby("seed"):
+            fixed = run[run.protocol == "fixed_targets"].sort_values("length")
+            text.plot(fixed.length, fixed.nats, marker=".", **style)  # learned has one point
+            bins = answers.bin_table(answers.answered(run))
+            for kind, of_kind in bins[bins.N == rows.length.max()].groupby("kind"):
+                middle = np.sqrt(of_kind["first"] * (of_kind.end - 1))
+                by_kind[kind].plot(middle, of_kind.above, **style)
+        order.plot([], [], label=label, **style)
     for axes in (text, content, order):
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:.0f}")
@@ -286,45 +221,35 @@ def draw_group(rows: pd.DataFrame, colors: dict[str, str], text, content, order)
     content.set_ylabel("accuracy above chance")
     for axes in (content, order):
         axes.set_ylim(-0.4, 1.03)
-        axes.set_xticks([1, 8, 32, trained, 512, 2048])
         axes.axhline(0, color="0.8", zorder=0)
-    handles, names = text.get_legend_handles_labels()
-    order.legend(
-        handles,
-        names,
-        fontsize=8,
-        handlelength=1,
-        loc="upper left",
-        bbox_to_anchor=(1, 1),
-        frameon=False,
-    )
+    order.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
 
 
 def main() -> None:
     """Print the tables; draw the figure if it is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--rows",
-        type=Path,
-        default=Path(__file__).resolve().parents[1] / "results/board/rows.csv.xz",
-    )
+    parser.add_argument("--rows", default=ROWS, help="a table of rows, by default the board's")
     parser.add_argument("--base", default="rope", help="what the others are compared with")
     parser.add_argument("--figure", help="a file to draw")
     parser.add_argument("--schemes", help="those of the figure, as in rope,alibi: all by default")
     parser.add_argument("--runs", action="store_true", help="a line for each run and tested step")
     options = parser.parse_args()
+    rows = load_rows(options.rows)
+    if "recall" not in set(rows.protocol):
+        raise UserError(f"{options.rows} has no rows of recall: the board's corpus is books_recall")
     if options.runs:
-        print(runs_table(pd.read_csv(options.rows)))
+        table = measure(rows).drop(columns=["books", "content variance", "order variance"])
+        table = table.sort_values(["label", "seed", "step"]).round(3)
+        print(table.to_string(index=False))
         return
-    rows = read(options.rows)
+    rows = rows[rows.step == rows.max_iters]
     if options.base not in set(rows.label):
-        parser.error(f"--base is one of: {'; '.join(rows.label.unique())}")
-    numbers = measure(rows)
-    print(show(numbers, options.base))
+        raise UserError(f"--base is one of: {'; '.join(rows.label.unique())}")
+    print(show(measure(rows), options.base))
     if options.figure:
-        schemes = options.schemes.split(",") if options.schemes else list(rows.label.unique())
+        schemes = options.schemes.split(",") if options.schemes else rows.label
         draw(rows[rows.label.isin(schemes)], options.figure)
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

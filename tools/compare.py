@@ -1,49 +1,50 @@
-"""Papers' numbers beside ours, and a verdict on each claim, from rows.csv.xz and published.toml.
+"""Papers' numbers beside ours, and a verdict on each claim of results/paper/published.toml.
 
     python -m tools.compare [alibi nope randomized drope]
+    python -m tools.compare alibi --rows=out/ablate-.../rows.csv.xz      your own runs
 
 A difference is taken within each seed. Its interval is Student's at 95 % over seeds, joined (root
 of the sum of squares) with that over the blocks of the test text, which all seeds share. A claim is
-reproduced or contradicted if the whole interval lies on one side of its limit, else undecided.
+reproduced or contradicted if the whole interval lies on one side of its limit, else undecided, as
+with fewer than three seeds.
 """
 
-import sys
+import argparse
 import tomllib
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+
+from configurable import UserError, run_program
+from runs.results import half_interval, load_rows
 
 FOLDER = Path(__file__).resolve().parents[1] / "results/paper"
-TRAINED = {"fixed_targets": 128, "nonoverlapping": 128, "exact_match": 20}  # what "1 L" is
+LETTERS = 20  # of the words trained on, which "1 L" is in exact_match
 
 
-def half_interval(values: np.ndarray) -> float:
-    """Half of Student's 95 % interval of the mean of values (n,)."""
-    return stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+def select(rows: pd.DataFrame, scheme: str, length: float, protocol: str) -> pd.Series:
+    """By seed, what one scheme has at one multiple of the training length: a list of the nats in
+    each block of the test text, or of one number, the share of words without a mistake.
+    """
+    trained = LETTERS if protocol == "exact_match" else rows.train_length
+    wanted = (rows.pos == scheme) & (rows.protocol == protocol) & rows.nats.notna()
+    found = rows[wanted & (rows.length == round(length * trained))].set_index("seed")
+    if not found.index.is_unique:
+        raise UserError(f"several runs of {scheme} have the same seed: leave one of them in --rows")
+    if protocol == "exact_match" and len(found):
+        return (found.exact / found.texts).map(lambda share: [share])
+    return found.block_nats
 
 
-def select(rows: pd.DataFrame, scheme: str, length: float, protocol: str) -> pd.DataFrame:
-    """The rows of one scheme at one multiple of the trained length, a line for each seed."""
-    tokens = round(length * TRAINED[protocol])
-    wanted = (rows.pos == scheme) & (rows.length == tokens) & (rows.protocol == protocol)
-    return rows[wanted].set_index("seed").sort_index()
-
-
-def difference(left: pd.DataFrame, right: pd.DataFrame, protocol: str) -> tuple[float, float]:
-    """Mean of left - right over seeds, and half of its interval."""
-    if protocol == "exact_match":  # shares of words; their error over words is in the seeds' spread
-        by_seed = left.accuracy - right.accuracy
-        return by_seed.mean(), half_interval(by_seed.to_numpy())
-    blocks = np.array(  # (seeds, blocks)
-        [
-            np.array(left.block_nats[seed].split(), float)
-            - np.array(right.block_nats[seed].split(), float)
-            for seed in left.index
-        ]
-    )
-    over_seeds, over_text = half_interval(blocks.mean(axis=1)), half_interval(blocks.mean(axis=0))
+def difference(left: pd.Series, right: pd.Series) -> tuple[float, float]:
+    """Mean of left - right over the seeds of both, and half of its interval."""
+    seeds = left.index.intersection(right.index)
+    blocks = np.array([np.subtract(left[seed], right[seed]) for seed in seeds])  # (seeds, blocks)
+    over_seeds = half_interval(pd.Series(blocks.mean(axis=1)))
+    over_text = 0.0  # of a share of words it is in the seeds' spread
+    if blocks.shape[1] > 1:
+        over_text = half_interval(pd.Series(blocks.mean(axis=0)))
     return blocks.mean(), np.hypot(over_seeds, over_text)
 
 
@@ -55,30 +56,44 @@ def verdict(claim: dict, mean: float, half: float) -> str:
         distance = claim["at_most"] - mean
     else:
         distance = mean - claim["at_least"]
-    if abs(distance) < half:
+    if np.isnan(half) or abs(distance) < half:
         return "undecided"
     return "reproduced" if distance > 0 else "contradicted"
 
 
+def print_paper(paper: dict, rows: pd.DataFrame) -> None:
+    """Print a paper's numbers beside ours, and a line for each claim."""
+    protocol = paper["protocol"]
+    unit = "share right" if protocol == "exact_match" else "nats"
+    print(f"\n{paper['title']}; ours: {protocol}, {unit}")
+    for scheme, length, theirs in paper["table"]:
+        found = select(rows, scheme, length, protocol)
+        ours = f"{np.mean(found.tolist()):.3f}" if len(found) else "not measured"
+        print(f"  {scheme} at {length} L: theirs {theirs}, ours {ours}")
+    for claim in paper["claims"]:
+        of_claim = claim.get("protocol", protocol)
+        left = select(rows, *claim["left"], of_claim)
+        right = select(rows, *claim["right"], of_claim)
+        if left.index.intersection(right.index).empty:
+            print(f"not measured  {claim['says']}")
+            continue
+        mean, half = difference(left, right)
+        print(f"{verdict(claim, mean, half):13} {mean:+.3f} ± {half:.4f}  {claim['says']}")
+
+
 def main() -> None:
     """Print the papers that the command line names, by default all."""
-    rows = pd.read_csv(FOLDER / "rows.csv.xz")
     papers = tomllib.loads((FOLDER / "published.toml").read_text(encoding="utf-8"))
-    for name in sys.argv[1:] or papers:
-        paper = papers[name]
-        ours = rows[rows.part == name]
-        print(f"\n{paper['title']}; ours: {paper['protocol']}")
-        value = "accuracy" if paper["protocol"] == "exact_match" else "nats"
-        for scheme, length, theirs in paper["table"]:
-            found = select(ours, scheme, length, paper["protocol"])[value]
-            measured = f"{found.mean():.3f}" if len(found) else "not measured"
-            print(f"  {scheme} at {length} L: theirs {theirs}, ours {measured}")
-        for claim in paper["claims"]:
-            protocol = claim.get("protocol", paper["protocol"])
-            left, right = (select(ours, *claim[side], protocol) for side in ("left", "right"))
-            mean, half = difference(left, right, protocol)
-            print(f"{verdict(claim, mean, half):13} {mean:+.3f} ± {half:.4f}  {claim['says']}")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("papers", nargs="*", default=list(papers), help=", ".join(papers))
+    parser.add_argument("--rows", help="a table of your own runs, by default results/paper's")
+    options = parser.parse_args()
+    rows = load_rows(options.rows or FOLDER / "rows.csv.xz")
+    for name in options.papers:
+        if name not in papers:
+            raise UserError(f"there is no paper {name}; there are {', '.join(papers)}")
+        print_paper(papers[name], rows if options.rows else rows[rows.part == name])
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

@@ -18,7 +18,8 @@ import json
 import numpy as np
 import pandas as pd
 
-from data import context, evenly, load
+from configurable import run_program
+from data import Corpus, context, evenly, load
 from data.recall.prepare import TEST_ROWS, VALUES
 from data.rows import tested_chunks
 from runs import answers
@@ -26,77 +27,70 @@ from runs import answers
 SCORED = 26
 
 
-def answers_of(tokens: np.ndarray, first: int, end: int, window: int, guess: np.random.Generator):
-    """What the three readers answer after each question of a row: {reader: {index: value}}."""
-    given = {"window": {}, "commonest": {}, "last": {}}
-    written = []  # (index, name, value) of each write so far
-    for index, token in enumerate(tokens):
-        if token >= end:
-            written.append((index, *divmod(token - end, VALUES)))
-        elif token >= first:
-            values = [value for _, _, value in written]
-            counts = np.bincount(values, minlength=VALUES)
-            near = [v for i, name, v in written if name == token - first and index - i <= window]
-            commonest = np.flatnonzero(counts == counts.max())
-            given["window"][index + 1] = near[-1] if near else guess.integers(VALUES)
-            given["commonest"][index + 1] = guess.choice(commonest)
-            given["last"][index + 1] = values[-1] if values else guess.integers(VALUES)
+def read(tokens: np.ndarray, questions: dict, random: np.random.Generator) -> dict:
+    """What each reader says after each token of a row: {reader: values (T,)}."""
+    given = {}
+    for name in ("window", "commonest", "last"):
+        given[name] = random.integers(VALUES, size=len(tokens))  # a guess, where nothing is known
+    writes = []  # index, name and value of each so far
+    for index, token in enumerate(tokens[:-1]):
+        if token >= questions["end"]:
+            writes.append((index, *divmod(token - questions["end"], VALUES)))
+        elif token >= questions["first"] and writes:
+            values = [value for _, _, value in writes]
+            counts = np.bincount(values)
+            given["last"][index + 1] = values[-1]
+            given["commonest"][index + 1] = random.choice(np.flatnonzero(counts == counts.max()))
+            for written, name, value in writes:
+                if name == token - questions["first"] and index - written <= questions["trained"]:
+                    given["window"][index + 1] = value  # the latest stays
     return given
 
 
-def print_readers(corpus, n_rows: int) -> None:
+def print_readers(corpus: Corpus, n_rows: int) -> None:
     """Print what each reader has above chance in texts of L, and its areas at 32 L."""
     questions = corpus.meta["questions"]
-    trained = questions["trained"]
-    guess = np.random.default_rng(0)
+    random = np.random.default_rng(0)
     measured = {}
-    for length in (trained, questions["longest"]):
+    for length in (questions["trained"], questions["longest"]):
         tokens, scored, _ = tested_chunks(corpus, length, n_rows)
-        right = {}
-        for row, of_row in enumerate(tokens):
-            given = answers_of(of_row, questions["first"], questions["end"], trained, guess)
-            for reader, values in given.items():
-                right.setdefault(reader, np.zeros(tokens.shape))
-                for place, value in values.items():
-                    if place < tokens.shape[1]:
-                        right[reader][row, place] = (
-                            of_row[place] == questions["first"] - VALUES + value
-                        )
-        for reader, hits in right.items():
-            row = answers.measure_questions(corpus, scored, np.zeros(tokens.shape), hits)
-            row |= {"length": length, "trained": trained, "protocol": "recall"}
+        values = pd.DataFrame([read(row, questions, random) for row in tokens])
+        for reader in values:
+            right = tokens == questions["first"] - VALUES + np.stack(values[reader])
+            row = answers.measure_questions(corpus, scored, np.zeros(tokens.shape), right)
+            row |= {"length": length, "trained": questions["trained"], "protocol": "recall"}
             measured.setdefault(reader, []).append(row)
     for reader, rows in measured.items():
         table = answers.accuracies(answers.answered(pd.DataFrame(rows)))
         print(reader, table[["inside", "area", "reach"]].round(2), sep="\n")
 
 
-def main() -> None:
-    """Print the nats at each length, as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--windows", type=int, default=256, help="rows, as many more fit the shares"
-    )
-    parser.add_argument("--readers", action="store_true", help="readers of the questions instead")
-    options = parser.parse_args()
-    if options.readers:
-        print_readers(load("books_recall"), options.windows)
-        return
-    books = load("books")
-    asked = load("books_recall")
+def print_predictor(books: Corpus, asked: Corpus, n_rows: int) -> None:
+    """Print the predictor's nats at each length, as JSON."""
     longest = asked.meta["questions"]["longest"]
     room = int((asked.val[: longest + 1] < 256).sum())  # bytes of text in a row
-    starts = evenly(len(books.val) - room, TEST_ROWS)
-    ends = starts + room - 1
-    measured = evenly(TEST_ROWS, options.windows)
-    fitted = (measured + 1) % TEST_ROWS
+    ends = evenly(len(books.val) - room, TEST_ROWS) + room - 1
+    measured = evenly(TEST_ROWS, n_rows)
+    fitted = (measured + 1) % TEST_ROWS  # the shares of the predictor are fitted on other rows
     ends = np.concatenate([ends[measured], ends[fitted]])
     lengths = [longest >> k for k in range(6, -1, -1)]
-    given = [n * room // longest for n in lengths]
-    nats = context.target_losses(books, ends, SCORED, given)
-    means = {n: round(float(np.mean(blocks)), 4) for n, blocks in zip(lengths, nats, strict=True)}
-    print(json.dumps({"windows": options.windows, "nats": means}))
+    nats = context.target_losses(books, ends, SCORED, [n * room // longest for n in lengths])
+    means = [round(float(np.mean(blocks)), 4) for blocks in nats]
+    print(json.dumps({"windows": n_rows, "nats": dict(zip(lengths, means, strict=True))}))
+
+
+def main() -> None:
+    """Print what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--windows", type=int, default=256, help="rows that are measured")
+    parser.add_argument("--readers", action="store_true", help="readers of the questions instead")
+    options = parser.parse_args()
+    asked = load("books_recall")
+    if options.readers:
+        print_readers(asked, options.windows)
+    else:
+        print_predictor(load("books"), asked, options.windows)
 
 
 if __name__ == "__main__":
-    main()
+    run_program(main)

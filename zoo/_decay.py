@@ -1,4 +1,4 @@
-"""Shared code of fox and bipe. Files that start with _ are not schemes."""
+"""The base class of fox and bipe. Files that start with _ are not schemes."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Shared code of the image schemes. Files that start with _ are not schemes."""
+"""The base class of the image schemes. Files that start with _ are not schemes."""
 
 import math
 

@@ -1,4 +1,4 @@
-# The comparison of `make gpu`: after config/size/gpt2.py, in minutes on one card. See docs/gpu.md.
+# The comparison of `make gpu`: after config/size/gpt2.py, in minutes on one card. See results/gpu.
 # The corpus is made by: python data/books_gpu/prepare.py
 dataset = "books_gpu"
 gradient_accumulation_steps = 4  # 32 x 512 x 4 = 65,536 tokens a step
