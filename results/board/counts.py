@@ -22,7 +22,7 @@ import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from data import context, evenly, load  # noqa: E402
-from data.recall.prepare import TEST_ROWS, VALUES  # noqa: E402
+from data.recall.prepare import TEST_TEXTS, VALUES  # noqa: E402
 from data.rows import tested_chunks  # noqa: E402
 from runs import answers  # noqa: E402
 
@@ -47,26 +47,26 @@ def answers_of(tokens: np.ndarray, first: int, end: int, window: int, guess: np.
     return given
 
 
-def print_readers(corpus, n_rows: int) -> None:
+def print_readers(corpus, n_texts: int) -> None:
     """Print what each reader has above chance in texts of L, and its areas at 32 L."""
     questions = corpus.meta["questions"]
     trained = questions["trained"]
     guess = np.random.default_rng(0)
     measured = {}
     for length in (trained, questions["longest"]):
-        tokens, scored, _ = tested_chunks(corpus, length, n_rows)
+        tokens, kind, distance, _ = tested_chunks(corpus, length, n_texts)
         right = {}
-        for row, of_row in enumerate(tokens):
-            given = answers_of(of_row, questions["first"], questions["end"], trained, guess)
+        for text, of_text in enumerate(tokens):
+            given = answers_of(of_text, questions["first"], questions["end"], trained, guess)
             for reader, values in given.items():
                 right.setdefault(reader, np.zeros(tokens.shape))
                 for place, value in values.items():
                     if place < tokens.shape[1]:
-                        right[reader][row, place] = (
-                            of_row[place] == questions["first"] - VALUES + value
+                        right[reader][text, place] = (
+                            of_text[place] == questions["first"] - VALUES + value
                         )
         for reader, hits in right.items():
-            row = answers.measure_questions(corpus, scored, np.zeros(tokens.shape), hits)
+            row = answers.measure_questions(corpus, kind, distance, np.zeros(tokens.shape), hits)
             row |= {"length": length, "trained": trained, "protocol": "recall"}
             measured.setdefault(reader, []).append(row)
     for reader, rows in measured.items():
@@ -78,7 +78,7 @@ def main() -> None:
     """Print the nats at each length, as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--windows", type=int, default=256, help="rows, as many more fit the shares"
+        "--windows", type=int, default=256, help="texts, as many more fit the shares"
     )
     parser.add_argument("--readers", action="store_true", help="readers of the questions instead")
     options = parser.parse_args()
@@ -88,15 +88,14 @@ def main() -> None:
     books = load("books")
     asked = load("books_recall")
     longest = asked.meta["questions"]["longest"]
-    room = int((asked.val[: longest + 1] < 256).sum())  # bytes of text in a row
-    starts = evenly(len(books.val) - room, TEST_ROWS)
+    room = int((asked.val[: longest + 1] < 256).sum())  # bytes of the corpus in a text
+    starts = evenly(len(books.val) - room, TEST_TEXTS)
     ends = starts + room - 1
-    measured = evenly(TEST_ROWS, options.windows)
-    fitted = (measured + 1) % TEST_ROWS
-    ends = np.concatenate([ends[measured], ends[fitted]])
+    measured = evenly(TEST_TEXTS, options.windows)
+    fitted = (measured + 1) % TEST_TEXTS
     lengths = [longest >> k for k in range(6, -1, -1)]
     given = [n * room // longest for n in lengths]
-    nats = context.target_losses(books, ends, SCORED, given)
+    nats = context.predictor_losses(books, ends[measured], ends[fitted], SCORED, given)
     means = {n: round(float(np.mean(blocks)), 4) for n, blocks in zip(lengths, nats, strict=True)}
     print(json.dumps({"windows": options.windows, "nats": means}))
 
