@@ -1,5 +1,5 @@
 """What counts and the longest match give on the text of books_recall: alibi and rope have to be
-below, by the board's rules. With --readers: what readers that look at no meaning have on its rows.
+below, by the board's rules. With --readers: what readers that look at no meaning have on its texts.
 
     python results/board/counts.py [--windows=256] [--readers]
 
