@@ -54,7 +54,7 @@ from configurable import (
     setting_values,
 )
 from data import context
-from data.rows import TEXT, targets_of, tested_chunks, tested_sizes, unread
+from data.rows import BYTE, targets_of, tested_chunks, tested_sizes, unread
 from runs import answers, device, diagnose, results
 from runs.answers import BATCH_TOKENS
 from runs.checkpoint import (
@@ -431,9 +431,11 @@ def key_rows(tester: Tester, places: Places, fixed: list[tuple]) -> Iterator[dic
     corpus = tester.corpus
     # the predictor's nats, (places, scored), with near and with far context; its weights are
     # fitted on as many other places
-    ends = find_places(corpus, 2 * len(places.ends)).ends
+    others = find_places(corpus, 2 * len(places.ends)).ends[len(places.ends) :]
     lengths = [context.NEAR, places.max_length]
-    near, far = context.known_losses(corpus, ends, places.scored, lengths)
+    near, far = context.known_losses(
+        corpus, measured=places.ends, fitted=others, scored=places.scored, lengths=lengths
+    )
     is_key = context.key_targets(near, far)  # (places, scored)
     if is_key.sum() < MIN_KEY_TARGETS:
         print(f"key_targets: not measured, {is_key.sum()} qualify, {MIN_KEY_TARGETS} are needed")
@@ -495,15 +497,15 @@ def question_rows(tester: Tester, run_info: dict, settings: Any) -> Iterator[dic
         row = begin_row(tester, run_info, "recall", length, windows) | {"trained": train_length}
         try:
             tester.model.pos.check_length(length)
-            # (chunks, length + 1) each, and (chunks,); for `scored` see data.rows.chunks
-            tokens, scored, documents = tested_chunks(corpus, length, windows)
+            # (chunks, length + 1) each, and (chunks,)
+            tokens, kind, distance, documents = tested_chunks(corpus, length, windows)
         except UserError as error:
             yield row | {"nats": None, "reason": str(error)}
             continue
-        nats, right = answers.read(tester, tokens, targets_of(corpus, tokens, scored))
+        nats, right = answers.read(tester, tokens, targets_of(corpus, tokens, kind))
         row["attention"] = tester.model.attention_path
-        yield row | answers.measure_questions(corpus, scored, nats, right)
-        is_text = scored == TEXT
+        yield row | answers.measure_questions(corpus, kind, distance, nats, right)
+        is_text = kind == BYTE
         if is_text.any():
             text_row = begin_row(tester, run_info, "fixed_targets", length, windows)
             text_row["attention"] = row["attention"]

@@ -332,7 +332,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         share = s.sequences_per_step // processes.size
         first = (step * processes.size + processes.rank) * share
         x, y = rows.batch(run.corpus, s.block_size, data_seed, first, share)
-        # the loss is the mean over all targets of the step, and rows differ in how many they have
+        # the loss is the mean over all targets of the step, and texts differ in how many they have
         n_targets = s.tokens_per_step
         if not run.corpus.is_text:
             n_targets = int(processes.sum(torch.tensor(np.count_nonzero(y >= 0))))

@@ -16,7 +16,7 @@ train_starts.npy and val_starts.npy (the first token of each document) and meta.
     splits      of train and val each: tokens, documents, dtype and sha256
     characters  of "char", in the order of their tokens
     tokenizer_sha256, end_token      of "file"; the token after a document, or null
-    rows        of rows with answers, see data/rows.py
+    rows        of texts with answers, see data/rows.py
 
 A folder with only train.bin and val.bin is read as nanoGPT's or llm.c's, in GPT-2's tokens (see
 data/nanogpt); the other files are added on first use.
@@ -257,7 +257,7 @@ def tokenizer_of(meta: Mapping, folder: Path = HERE) -> Tokenizer:
 class Corpus:
     """A corpus on disk: its tokens, memory-mapped (n,), and the starts of its documents, (m,).
 
-    A corpus of rows has answers too: how far back that of each token is, (n,).
+    A corpus of texts with answers has how far back that of each token is, too, (n,).
     """
 
     name: str
@@ -285,7 +285,7 @@ class Corpus:
 
     @property
     def is_text(self) -> bool:
-        """Whether every token is scored: no rows with answers, no questions."""
+        """Whether every token is scored: no texts with answers, no questions."""
         return self.train_answers is None
 
     @cached_property

@@ -1,4 +1,4 @@
-"""How predictable a text is from context beyond L: a simple predictor's loss by context length.
+"""How predictable a text is from context beyond L: an n-gram predictor's loss by context length.
 
 A model can gain from far context only what is there. This predictor mixes n-gram counts from the
 training split with the longest match in its own context, as gzip does:
@@ -84,19 +84,19 @@ def longest_match(text: np.ndarray) -> tuple[int, int]:
     return size, int(text[ends[-1] + 1])
 
 
-def target_losses(
-    corpus: Corpus, ends: np.ndarray, scored: int, lengths: Sequence[int]
+def predictor_losses(
+    corpus: Corpus, measured: np.ndarray, fitted: np.ndarray, scored: int, lengths: Sequence[int]
 ) -> np.ndarray:
     """The predictor's loss in nats at each target, for each context length in `lengths`.
 
-    Returns (lengths, measured ends, scored). The targets are the last `scored` tokens of windows of
-    the validation text that end at `ends`. The first half is measured; the weights are fitted on
-    the other half.
+    Returns (lengths, measured, scored). The targets are the last `scored` tokens of windows of the
+    validation text that end at `measured`; the weights are fitted on windows that end at `fitted`.
     """
     text = corpus.val.astype(np.int64)
+    ends = np.concatenate([measured, fitted])
     places = (ends[:, None] + np.arange(1 - scored, 1)).ravel()  # of all targets, (n,)
     targets = text[places]
-    is_fitted = np.arange(len(places)) >= len(places) // 2
+    is_fitted = np.repeat(np.arange(len(ends)) >= len(measured), scored)
     order = min(ORDERS[corpus.unit], int(places.min()))
     contexts = text[places[:, None] + np.arange(-order, 0)]
     counted = count_probabilities(corpus, contexts, targets)[:, None]
@@ -118,15 +118,16 @@ def target_losses(
 
 
 def known_losses(
-    corpus: Corpus, ends: np.ndarray, scored: int, lengths: Sequence[int]
+    corpus: Corpus, measured: np.ndarray, fitted: np.ndarray, scored: int, lengths: Sequence[int]
 ) -> np.ndarray:
-    """`target_losses` in float32, cached in the corpus folder if it is writable."""
-    asked = json.dumps([corpus.meta["splits"], ends.tolist(), scored, list(lengths)])
+    """`predictor_losses` in float32, cached in the corpus folder if it is writable."""
+    places = [measured.tolist(), fitted.tolist()]
+    asked = json.dumps([corpus.meta["splits"], places, scored, list(lengths)])
     digest = hashlib.sha256(asked.encode()).hexdigest()
     path = corpus.folder / f"context-{digest[:16]}.npy"
     with suppress(OSError, ValueError, EOFError):  # missing or damaged: recompute
         return np.load(path, allow_pickle=False)
-    nats = target_losses(corpus, ends, scored, lengths).astype(np.float32)
+    nats = predictor_losses(corpus, measured, fitted, scored, lengths).astype(np.float32)
     with suppress(OSError):
         np.save(path, nats)
     return nats

@@ -1,8 +1,8 @@
-"""Corpora of rows: independent texts in which only some tokens are scored.
+"""Corpora of texts with answers: independent texts in which only some tokens are scored.
 
 data/recall, data/tasks, data/needles and data/digits make them. Besides the usual files there are
 train_answers.npy and val_answers.npy: for each token, how far back its answer is, or 0 if it is not
-scored. Training rows all have the same width; validation rows have one width per size.
+scored. Training texts all have the same width; validation texts have one width per size.
 
 A target is the token after its input, and is itself the next input. If answers are "copied", as in
 mqar, the target is instead the token that far back from its input, whatever comes next: the model
@@ -11,18 +11,20 @@ never reads the correct answer. The entry "rows" of meta.json has
     protocol   "recall", "needles", "exact_match" or "image": how the corpus is tested
     kind       what is to be learned
     trained    the largest size in training
-    inputs     inputs of a training row
-    sizes      size, number and width of the validation rows, in the order of the split
+    inputs     inputs of a training text
+    sizes      size, number and width of the validation texts, in the order of the split
     chance     the share that a guess gets right (not of images)
     majority   the share that the value written most often gets right; None where it is no shortcut
     copied     true for mqar, see above; left out elsewhere
 
-data/recall makes a different kind of rows, in which there may be text between questions. A training
-or test sequence of any length is a chunk of a row. There is one more file, val_documents.npy: the
-source document of each validation row. The entry "questions" of meta.json has
+data/recall makes another kind of texts, in which there may be bytes of a corpus between questions.
+A training or test sequence of any length is a chunk of a text. In the two files OF_ORDER is added
+to the distance of order questions, and OF_BYTE stands at a byte of the corpus. There is one more
+file, val_documents.npy: the source document of each validation text. The entry "questions" of
+meta.json has
 
-    longest          inputs of a validation row, and of the longest test
-    trained          inputs of a training row
+    longest          inputs of a validation text, and of the longest test
+    trained          inputs of a training text
     first, end       of the tokens that ask
     content, order   the two kinds: "chance" is the share that a guess, or a count, gets right
 """
@@ -36,21 +38,22 @@ from configurable import UserError
 from data import Corpus, evenly, sequences, window_starts, write_corpus
 
 LEAST = 400  # answers needed in a bin of distances
-OF_ORDER = 2**15  # added to the distance of order questions
-TEXT = 2**16 - 1  # in place of the distance if the target is a byte of text
-SCORED = 32  # bytes of text scored in a test, the last ones of each row
-UNREAD = 512  # training rows to choose a learning rate by
-Pair = tuple[np.ndarray, np.ndarray]  # tokens (rows, width) and how far back their answers are
+OF_ORDER = 2**15  # in the files: added to the distance of order questions
+OF_BYTE = 2**16 - 1  # in the files: in place of a distance at a byte of a corpus
+CONTENT, ORDER, BYTE = 1, 2, 3  # kinds of scored tokens: answers, and bytes of a corpus
+SCORED = 32  # bytes of a corpus scored in a test, the last ones of each text
+UNREAD = 512  # training texts to choose a learning rate by
+Pair = tuple[np.ndarray, np.ndarray]  # tokens (texts, width) and how far back their answers are
 
 
-def write_rows(
+def write_texts(
     folder: Path, train: Pair, validation: Mapping[int, Pair], rows: dict, **entries: str
 ) -> dict:
-    """Write a corpus of rows to `folder` and return the content of its meta.json.
+    """Write a corpus of texts with answers to `folder` and return the content of its meta.json.
 
-    `validation` has the rows of each size. Rows of a trained size are padded to the training width
-    with token 0, which is not scored. `rows` is the entry in meta.json, without inputs and sizes.
-    For `entries` see `write_corpus`.
+    `validation` has the texts of each size. Those of a trained size are padded to the training
+    width with token 0, which is not scored. `rows` is the entry in meta.json, without inputs and
+    sizes. For `entries` see `write_corpus`.
     """
     width = train[0].shape[1]
     rows = {**rows, "inputs": width - 1, "sizes": []}
@@ -71,8 +74,8 @@ def write_rows(
     return write_corpus(folder, {"train": train[0], "val": texts}, files, rows=rows, **entries)
 
 
-def row_inputs(corpus: Corpus, split: str) -> int:
-    """The inputs of a row of this split; of validation rows that differ, of the trained sizes."""
+def inputs_of(corpus: Corpus, split: str) -> int:
+    """The inputs of a text of this split; of validation texts that differ, of the trained sizes."""
     if "rows" in corpus.meta:
         return corpus.meta["rows"]["inputs"]
     return corpus.meta["questions"]["trained" if split == "train" else "longest"]
@@ -82,23 +85,23 @@ def check_length(corpus: Corpus, block_size: int) -> None:
     """UserError if a run with this block_size cannot be trained on the corpus."""
     if corpus.is_text:
         return
-    inputs = row_inputs(corpus, "train")
+    inputs = inputs_of(corpus, "train")
     if "rows" in corpus.meta and block_size != inputs:
         raise UserError(
-            f"the rows of {corpus.name} have {inputs} inputs: set --block_size={inputs}"
+            f"the texts of {corpus.name} have {inputs} inputs: set --block_size={inputs}"
         )
     if block_size > inputs:
         raise UserError(
-            f"the training rows of {corpus.name} have {inputs} inputs: lower --block_size, or "
+            f"the training texts of {corpus.name} have {inputs} inputs: lower --block_size, or "
             "make them again with a greater --trained"
         )
 
 
-def rows_of(corpus: Corpus, size: int) -> Pair:
-    """The validation rows of one size: tokens and how far back answers are, (rows, width)."""
+def texts_of(corpus: Corpus, size: int) -> Pair:
+    """The validation texts of one size: tokens and how far back answers are, (texts, width)."""
     first = 0
-    for row_size, count, width in corpus.meta["rows"]["sizes"]:
-        if row_size == size:
+    for text_size, count, width in corpus.meta["rows"]["sizes"]:
+        if text_size == size:
             break
         first += count * width
     part = slice(first, first + count * width)
@@ -121,8 +124,8 @@ def targets_of(corpus: Corpus, tokens: np.ndarray, distances: np.ndarray) -> np.
 
 
 def tested_sizes(corpus: Corpus, eval_lengths: Sequence[int]) -> list[tuple[int, int, int]]:
-    """The sizes of rows that a test reads, with the number of rows and the tokens of one: all, or,
-    if eval_lengths are given, those up to the trained one and those given.
+    """The sizes of texts that a test reads, with their number and the tokens of one: all, or, if
+    eval_lengths are given, those up to the trained one and those given.
     """
     meta = corpus.meta["rows"]
     return [
@@ -135,8 +138,8 @@ def tested_sizes(corpus: Corpus, eval_lengths: Sequence[int]) -> list[tuple[int,
 def batch(corpus: Corpus, length: int, seed: int, first: int, count: int) -> Pair:
     """Training sequences from number `first` on: inputs and targets, (count, length) int64 each.
 
-    For rows, targets are as in `targets_of`; for text see `sequences`. An epoch reads each row
-    once, in random order. A sequence depends only on the seed and its number.
+    Targets are as in `targets_of`; of a corpus without answers see `sequences`. An epoch reads each
+    text once, in random order. A sequence depends only on the seed and its number.
     """
     if corpus.is_text:
         tokens = sequences(corpus.train, length, seed, first, count)
@@ -147,24 +150,24 @@ def batch(corpus: Corpus, length: int, seed: int, first: int, count: int) -> Pai
 
 
 def chunk_starts(corpus: Corpus, split: str, length: int) -> np.ndarray:
-    """The starts of the chunks of `length` inputs that rows are cut into: (rows, chunks), from the
-    end of each row to its beginning.
+    """The starts of the chunks of `length` inputs that texts are cut into: (texts, chunks), from
+    the end of each text to its beginning.
     """
-    inputs = row_inputs(corpus, split)
+    inputs = inputs_of(corpus, split)
     first = np.arange(0, corpus.meta["splits"][split]["tokens"], inputs + 1)
     return first[:, None] + np.arange(inputs - length, -1, -length)
 
 
 def unread(corpus: Corpus, seed: int, first: int, inputs: int) -> Pair:
-    """The UNREAD training rows after the first `first` of the first epoch, as in `batch`.
+    """The UNREAD training texts after the first `first` of the first epoch, as in `batch`.
 
-    A run with `inputs` inputs that has read `first` rows has seen none of them. UserError if too
+    A run with `inputs` inputs that has read `first` texts has seen none of them. UserError if too
     few are left.
     """
-    n_rows = chunk_starts(corpus, "train", inputs).size
-    if first + UNREAD > n_rows:
+    n_texts = chunk_starts(corpus, "train", inputs).size
+    if first + UNREAD > n_texts:
         raise UserError(
-            f"{first} of the {n_rows} training rows of {corpus.name} are read by then, and "
+            f"{first} of the {n_texts} training texts of {corpus.name} are read by then, and "
             f"{UNREAD} unread ones are needed to choose by: lower max_iters"
         )
     return batch(corpus, inputs, seed, first, UNREAD)
@@ -173,16 +176,16 @@ def unread(corpus: Corpus, seed: int, first: int, inputs: int) -> Pair:
 def validation(corpus: Corpus, length: int, count: int) -> Pair:
     """At most `count` validation sequences, evenly spaced: inputs and targets, (count, length).
 
-    In a corpus of rows they have trained sizes, which come first in the split.
+    In a corpus of texts with answers they have trained sizes, which come first in the split.
     """
     if corpus.is_text:
         starts = evenly(len(corpus.val) - length, count)
     else:
         starts = chunk_starts(corpus, "val", length)[:, 0]
         if "rows" in corpus.meta:
-            rows = corpus.meta["rows"]
-            n_rows = sum(n for size, n, _ in rows["sizes"] if size <= rows["trained"])
-            starts = starts[:n_rows]
+            meta = corpus.meta["rows"]
+            n_texts = sum(n for size, n, _ in meta["sizes"] if size <= meta["trained"])
+            starts = starts[:n_texts]
         starts = starts[evenly(len(starts), count)]
     return inputs_and_targets(corpus, "val", starts, length)
 
@@ -197,11 +200,10 @@ def inputs_and_targets(corpus: Corpus, split: str, starts: np.ndarray, length: i
 
 
 def chunks(corpus: Corpus, split: str, starts: np.ndarray, length: int) -> Pair:
-    """Chunks of a split and what is scored in them: (n, length + 1) int64 each.
+    """Chunks of a split, and what the files say of each token: (n, length + 1) int64 each.
 
-    In text, everything is scored (1); in rows, answers, with their distances. In rows with
-    questions it is the distance at an answer if all of its writes are in the chunk, plus OF_ORDER
-    for order questions; TEXT at a byte of text; else 0.
+    It is 1 everywhere in a corpus without answers, and 0 at an answer if one of its writes is not
+    in the chunk.
     """
     places = starts[:, None] + np.arange(length + 1)
     tokens = getattr(corpus, split)[places].astype(np.int64)
@@ -210,28 +212,31 @@ def chunks(corpus: Corpus, split: str, starts: np.ndarray, length: int) -> Pair:
     scored = getattr(corpus, f"{split}_answers")[places].astype(np.int64)
     if "questions" in corpus.meta:
         question = np.arange(-1, length)  # the index of the question, at its answer
-        distances = scored % OF_ORDER
-        scored[(distances > question) & (scored < TEXT)] = 0
+        scored[(scored % OF_ORDER > question) & (scored < OF_BYTE)] = 0
     return tokens, scored
 
 
-def tested_chunks(corpus: Corpus, length: int, n_rows: int) -> tuple[np.ndarray, ...]:
-    """The test sequences of `length` inputs: evenly spaced validation rows, cut from their ends.
+def tested_chunks(corpus: Corpus, length: int, n_texts: int) -> tuple[np.ndarray, ...]:
+    """The test sequences of `length` inputs: evenly spaced validation texts, cut from their ends.
 
-    Returns tokens and what is scored, as in `chunks`, and the document of each chunk, (n,). Only
-    the last SCORED inputs of a row are scored as text, so that every length has the same targets.
-    UserError if the rows are shorter than `length`.
+    Returns tokens, kind and distance, (n, length + 1) each, and the document of each chunk, (n,).
+    The kind is CONTENT or ORDER at an answer, BYTE at a byte of a corpus, and 0 where nothing is
+    scored; the distance is that of an answer, else 0. Only the last SCORED inputs of a text are
+    scored as bytes, so that every length has the same targets. UserError if the texts are shorter
+    than `length`.
     """
-    longest = row_inputs(corpus, "val")
+    longest = inputs_of(corpus, "val")
     if length > longest:
-        raise UserError(f"the test rows of {corpus.name} have only {longest} inputs, not {length}")
+        raise UserError(f"the test texts of {corpus.name} have only {longest} inputs, not {length}")
     starts = chunk_starts(corpus, "val", length)
-    read = evenly(len(starts), n_rows)
+    read = evenly(len(starts), n_texts)
     documents = np.load(corpus.folder / "val_documents.npy", allow_pickle=False)[read]
     documents = np.repeat(documents, starts.shape[1])
     tokens, scored = chunks(corpus, "val", starts[read].ravel(), length)
-    is_text = scored == TEXT
-    is_text[:: starts.shape[1], -SCORED:] = False  # in the last chunk of each row
-    scored[is_text] = 0
-    scored[:, 0] = 0  # the first token has no loss
-    return tokens, scored, documents
+    is_byte = scored == OF_BYTE
+    distance = np.where(is_byte, 0, scored % OF_ORDER)
+    kind = np.select([is_byte, scored > OF_ORDER, scored > 0], [BYTE, ORDER, CONTENT])
+    is_byte[:: starts.shape[1], -SCORED:] = False  # in the last chunk of each text
+    kind[is_byte] = 0
+    kind[:, 0] = 0  # the first token has no loss
+    return tokens, kind, distance, documents

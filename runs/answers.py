@@ -23,7 +23,7 @@ import pandas as pd
 import torch
 
 from data import Corpus
-from data.rows import LEAST, OF_ORDER, TEXT, rows_of, targets_of
+from data.rows import CONTENT, LEAST, ORDER, targets_of, texts_of
 from runs.device import autocast
 
 ANSWERED = ("recall", "needles", "exact_match")  # protocols with answers
@@ -75,8 +75,8 @@ def measure(tester: Any, size: int) -> dict:
     `tester` is an evaluate.Tester.
     """
     corpus = tester.corpus
-    tokens, distances = rows_of(corpus, size)  # (rows, T + 1) each
-    targets = targets_of(corpus, tokens, distances)  # (rows, T)
+    tokens, distances = texts_of(corpus, size)  # (texts, T + 1) each
+    targets = targets_of(corpus, tokens, distances)  # (texts, T)
     started = time.perf_counter()
     nats, right = read(tester, tokens, targets)
     row = {"tokens_per_s": round(targets.size / (time.perf_counter() - started), 1)}
@@ -94,24 +94,22 @@ def measure(tester: Any, size: int) -> dict:
 
 
 def measure_questions(
-    corpus: Corpus, scored: np.ndarray, nats: np.ndarray, right: np.ndarray
+    corpus: Corpus, kind: np.ndarray, distance: np.ndarray, nats: np.ndarray, right: np.ndarray
 ) -> dict:
-    """The measured fields of a row of recall, of chunks of rows with questions that were read.
+    """The measured fields of a row of recall, of chunks of texts with questions that were read.
 
-    All arrays are (chunks, N + 1). `scored` is as in `data.rows.chunks`: a distance where an answer
-    is, with OF_ORDER added for one of order; TEXT at a byte of text, which does not count here.
+    All arrays are (chunks, N + 1); kind and distance are those of `data.rows.tested_chunks`.
     """
-    scored = np.where(scored < TEXT, scored, 0)
-    row = answer_loss(nats, scored % OF_ORDER)
+    row = answer_loss(nats, distance)
     if row["nats"] is None:
         return row
     by_distance = {}
-    for kind, is_kind in (("content", scored < OF_ORDER), ("order", scored > OF_ORDER)):
-        distances = np.where(is_kind, scored % OF_ORDER, 0)
-        if distances.any():
-            chance = corpus.meta["questions"][kind]["chance"]
-            by_distance[kind] = count_answers(right, distances, chance)
-    return row | {"texts": len(scored), "by_distance": by_distance}
+    for name, number in (("content", CONTENT), ("order", ORDER)):
+        asked = np.where(kind == number, distance, 0)
+        if asked.any():
+            chance = corpus.meta["questions"][name]["chance"]
+            by_distance[name] = count_answers(right, asked, chance)
+    return row | {"texts": len(kind), "by_distance": by_distance}
 
 
 def answer_loss(nats: np.ndarray, distances: np.ndarray) -> dict:

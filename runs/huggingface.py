@@ -28,7 +28,14 @@ from configurable import GPTConfig, UserError, read_json, write_json
 from data.download import model_folder
 from model import GPT
 from posenc import Piece
-from runs.positions import ORIGINAL, ROPE_TYPES, TABLE, Positions, pattern_of
+from runs.positions import (
+    NO_MODEL,
+    ORIGINAL,
+    ROPE_TYPES,
+    TABLE,
+    Positions,
+    pattern_of,
+)
 from scheme import all_pieces, options_of, parse
 
 # The families whose weights can be imported: see families.toml
@@ -38,17 +45,7 @@ for kind, family in TABLE["imports"].items():
     FAMILIES[kind] = dict(source)
     for key, value in family.items():
         FAMILIES[kind][key] = source.get(key, {}) | value if isinstance(value, dict) else value
-# names that a config.json may use for one of the above: BLOOM's first models
-SYNONYMS = {"n_embed": "hidden_size", "num_attention_heads": "n_head"}
 LAYER_TYPES = ("full_attention", "sliding_attention")
-# settings that are supported at one value only, which a config.json may leave out
-FIXED = {
-    "scale_attn_weights": True,
-    "scale_attn_by_inverse_layer_idx": False,
-    "apply_residual_connection_post_layernorm": False,
-    "use_sliding_window": False,
-    "quantization_config": None,
-}
 
 
 # ---- settings
@@ -81,24 +78,25 @@ def read_settings(config, bias):
     if kind not in FAMILIES:
         raise UserError(f"it is of type {kind}; known are {', '.join(FAMILIES)}")
     family = FAMILIES[kind]
-    theirs = {"tie_word_embeddings": False, **FIXED, **family["defaults"]}
-    for name, value in config.items():
-        if value is not None:
-            theirs[name] = theirs[SYNONYMS.get(name, name)] = value
     found = Positions(config)
-
-    ours = {"bias": bias, **family["ours"]}
-    for name, key in family["settings"].items():
-        ours[name] = theirs.get(key)
-    refused = [f"{key}={theirs[key]}" for key in FIXED if theirs[key] != FIXED[key]]
+    for key in found.ignored:
+        print(f"note: nothing reads {key} in config.json", file=sys.stderr)
+    fixed = TABLE["fixed"]
+    theirs = fixed | family["defaults"]
+    theirs |= {key: value for key, value in config.items() if value is not None}
+    refused = [f"{key}={theirs[key]}" for key in fixed if theirs[key] != fixed[key]]
     refused += {f"layers of {name}" for name in found.types if name not in LAYER_TYPES}
+
+    ours = dict(family["ours"])
+    for name, keys in family["settings"].items():
+        ours[name] = next((theirs[key] for key in keys.split() if key in theirs), None)
     if ours["mlp"] not in family["activations"]:
         refused.append(f"activation {ours['mlp']}")
     if refused:
         raise UserError(
             f"it is of type {kind} with {', '.join(refused):.200}, which is not supported"
         )
-
+    ours["bias"] = bias
     ours["mlp"] = family["activations"][ours["mlp"]]
     ours["block_size"] = found.length
     ours["first_length"] = found.first_length
@@ -131,30 +129,26 @@ def write_settings(config):
         "pad_token_id": None,
         "eos_token_id": None,
     }
-    words = ours | options
     # where several names mean the same, the last one; an unknown one is refused below
-    words["mlp"] = list(family["activations"])[-1]
-    for activation, mlp in family["activations"].items():
-        if mlp == config.mlp:
-            words["mlp"] = activation
-    for name, key in (family["settings"] | family["options"]).items():
-        theirs[key] = words.get(name)
+    activations = {mlp: name for name, mlp in family["activations"].items()}
+    words = ours | options
+    words["mlp"] = activations.get(config.mlp, list(activations.values())[-1])
+    for name, keys in (family["settings"] | family["options"]).items():
+        theirs[keys.split()[0]] = words.get(name)
     extension, values = ours["extend"][0]
     keeps_length = extension == "dynamic_ntk"  # its formula reads the length that is written
-    for rope_type, row in ROPE_TYPES.items():
-        if row["extension"] == extension != "" and values["factor"] != "auto":
-            rope = {"rope_type": rope_type}
-            for option, key in row["options"].items():
-                rope[key] = values[option]
+    for rope_type in ("linear", "dynamic", "yarn", "llama3"):
+        row = ROPE_TYPES[rope_type]
+        if row["extension"] == extension and values["factor"] != "auto":
+            rope = {key: values[name] for name, key in row["options"].items()}
             if rope.get("mscale_all_dim") == 0.0:  # then theirs has no mscale either
                 del rope["mscale"], rope["mscale_all_dim"]
             if ORIGINAL in row["also"]:
                 rope[ORIGINAL] = config.first_length
                 keeps_length = True
-            theirs["rope_scaling"] = {
+            theirs["rope_scaling"] = {"rope_type": rope_type} | {
                 key: value for key, value in rope.items() if value is not None
             }
-            break
 
     # reading it back must give the same settings
     if not keeps_length:
@@ -249,17 +243,8 @@ def load_model(name: str | Path) -> GPT:
                     weights[key] = x
         has_bias = any(key.endswith(".bias") for key in weights)
         model = GPT(read_settings(config, has_bias), folder=folder).eval()
-        for key in Positions(config).ignored:
-            print(f"note: {name}: nothing reads {key} in config.json", file=sys.stderr)
         scale = float(config.get("logit_scale", 0.0625))
-    except (
-        SafetensorError,
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except (SafetensorError, *NO_MODEL) as error:
         raise UserError(f"{name} cannot be read here: {error!s:.300}") from error
 
     kind = config["model_type"]

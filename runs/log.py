@@ -1,6 +1,7 @@
 """The training log: metrics.jsonl, lines on the screen, Weights & Biases."""
 
 import json
+import math
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -19,11 +20,6 @@ from runs.results import load_rows, select, summary
 # ---- metrics.jsonl
 
 
-def read_line(text: str) -> Any:
-    """JSON, with None for NaN and Infinity, which strict JSON does not have."""
-    return json.loads(text, parse_constant=lambda name: None)
-
-
 def logged(folder: str | Path) -> list:
     """The lines of metrics.jsonl, without those that are no step: a killed run may leave one
     half-written.
@@ -33,7 +29,7 @@ def logged(folder: str | Path) -> list:
     if path.exists():
         for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
             with suppress(ValueError):
-                line = read_line(text)
+                line = json.loads(text, parse_constant=lambda name: None)  # NaN, of older logs
                 if isinstance(line, dict) and "step" in line:
                     lines.append(line)
     return lines
@@ -93,7 +89,7 @@ class Log:
         compute = self.run.compute
         step = line["step"]
         tokens_per_s = speed * s.tokens_per_step
-        line |= {"tokens_per_s": tokens_per_s, "memory": peak_memory(compute), "mfu": None}
+        mfu = None
         text = f"step {step}/{s.max_iters}: loss {line['loss']:.4f}"
         if "val_loss" in line:
             text += f", val {line['val_loss']:.4f}"
@@ -101,18 +97,22 @@ class Log:
         peak = peak_flops(compute)
         if peak:
             flops = tokens_per_s * flops_per_token(self.run.model, s.block_size)
-            line["mfu"] = flops / (peak * self.size)
-            text += f", MFU {line['mfu']:.1%}"
+            mfu = flops / (peak * self.size)
+            text += f", MFU {mfu:.1%}"
         if step > 1:  # the first step includes compiling
             text += f", {(s.max_iters - step) / speed:.0f} s left"
         if "reason" in line:
             text += f"; {line['reason']}"
-        self.write(line)
+        memory = peak_memory(compute)
+        self.write(line | {"tokens_per_s": tokens_per_s, "memory": memory, "mfu": mfu})
         return text
 
     def write(self, line: dict) -> None:
-        """Add one line to metrics.jsonl, and to wandb."""
-        strict = read_line(json.dumps(line))
+        """Add one line to metrics.jsonl, and to wandb; null for NaN and Infinity."""
+        strict = {
+            name: None if isinstance(x, float) and not math.isfinite(x) else x
+            for name, x in line.items()
+        }
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(strict) + "\n")
         if self.wandb_run:

@@ -131,13 +131,10 @@ class Positions:
         check_numbers(self.read)
         self.rules = rules = family | self.read
         if kind not in FAMILIES:
-            self.notes.append(
-                f"type {kind:.60} is unknown: read by the rules that most types share"
-            )
+            unknown = f"type {kind:.60} is unknown"
             if not any(values.get(key) for key in ROPE_KEYS):
-                raise UserError(
-                    f"type {kind:.60} is unknown, without any of {', '.join(ROPE_KEYS)}"
-                )
+                raise UserError(f"{unknown}, without any of {', '.join(ROPE_KEYS)}")
+            self.notes.append(f"{unknown}: read by the rules that most types share")
             rules["by_type"] = "full_attention" in rules["rope_parameters"]
         self.n_layer = self.size("n_layer")
         self.n_head = self.size("n_head")
@@ -146,6 +143,12 @@ class Positions:
         self.is_latent = rules["width_key"] == "qk_rope_head_dim"
         self.window = rules["use_sliding_window"] and rules["sliding_window"]
         self.types = self.layer_types()
+        nope = rules["nope"]
+        if rules["nope_needs_window"] and not self.window:
+            nope = ""
+        # whether each layer rotates; of layer_rope_theta, Granite's bases, 0 means that it does not
+        self.rotates = rules["no_rope_layers"] or rules["layer_rope_theta"]
+        self.rotates = self.rotates or [name[0] not in nope for name in self.types]
         self.layers = [self.layer(number, name) for number, name in enumerate(self.types)]
 
         for key, sentence in TABLE["changed"].items():
@@ -223,19 +226,15 @@ class Positions:
             return Layer("alibi", f"slopes(scale={width**-0.5})", width)
         pos = rules["pos"].format_map(rules)
         extend = ""
-        if pos == "rope":
-            # Granite has a base for each layer, 0 for none
-            rotates = rules["no_rope_layers"] or rules["layer_rope_theta"]
-            needs_window = rules["nope_needs_window"] and not self.window
-            if rotates[number] if rotates else needs_window or layer_type[0] not in rules["nope"]:
-                pos, extend = self.rotation(number, layer_type, width)
-            else:
-                pos = "nope"
-                if rules["attn_temperature_tuning"]:
-                    pos += rules["temperature"].format_map(rules)
+        if pos == "rope" and self.rotates[number]:
+            pos, extend = self.rotation(number, layer_type, width)
+        elif pos == "rope":
+            pos = "nope"
+            if rules["attn_temperature_tuning"]:
+                pos += rules["temperature"].format_map(rules)
         if layer_type == "chunked_attention":
             pos += f" + chunks(size={rules['attention_chunk_size']})"
-        elif self.window and (rules["window"] == "a" or layer_type[0] in rules["window"]):
+        elif self.window and layer_type[0] in rules["window"]:
             pos += f" + window(size={self.window})"
         elif layer_type == "sliding_attention" and "s" in rules["window"]:
             raise UserError("layer_types has sliding_attention, but there is no sliding_window")
@@ -298,8 +297,8 @@ class Positions:
         if rope_type == "dynamic" and "alpha" in inside and rope.get("alpha"):
             row = TABLE["dynamic_alpha"]
         for key in row["required"]:
-            is_ratio = rope_type == "yarn" and key in rope  # null: that of the lengths
-            if rope.get(key) is None and not is_ratio:
+            # the factor of yarn may be null: that of the lengths
+            if key not in rope or (rope[key] is None and rope_type != "yarn"):
                 raise UserError(
                     f"rope_type {rope_type} needs {key}, which is missing: transformers refuses it"
                 )

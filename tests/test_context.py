@@ -70,11 +70,11 @@ def test_far_context_is_worth_what_the_text_repeats_and_nothing_in_noise(tmp_pat
     generator = np.random.default_rng(1)
     noise = bytes(generator.integers(97, 123, size=9000).tolist())
     repeated = noise[:400] * 20
-    ends = np.concatenate([np.arange(2000, 7500, 260), np.arange(2130, 7630, 260)])
+    ends = np.arange(2000, 7500, 260), np.arange(2130, 7630, 260)
     gains = {}
     for name, val in (("repeated", repeated), ("noise", noise)):
         corpus = make(tmp_path / name, noise[::-1], val)
-        near, far = context.target_losses(corpus, ends, 32, [128, 1024])
+        near, far = context.predictor_losses(corpus, *ends, 32, [128, 1024])
         gains[name] = near.mean() - far.mean()
     assert gains["repeated"] > 2 and abs(gains["noise"]) < 0.1
 
@@ -93,11 +93,13 @@ def test_key_targets_are_those_that_a_far_passage_repeats(tmp_path):
     # every predicted token has followed its match before: the first one of a passage follows none
     noise = bytes(generator.integers(0, 256, size=9000).tolist())
     corpus = make(tmp_path / "passages", noise, bytes(val.tolist()))
-    near, middle, far = context.target_losses(corpus, ends, 32, [context.NEAR, 512, 1024])
+    measured, fitted = np.split(ends, 2)
+    lengths = [context.NEAR, 512, 1024]
+    near, middle, far = context.predictor_losses(corpus, measured, fitted, 32, lengths)
     is_key = context.key_targets(near, far)
-    assert is_key.shape == (len(ends) // 2, 32)
+    assert is_key.shape == (len(measured), 32)
     text, wanted = bytes(val.tolist()), []
-    for place in (ends[: len(ends) // 2, None] + np.arange(-31, 1)).ravel():
+    for place in (measured[:, None] + np.arange(-31, 1)).ravel():
         sizes = {}
         for n in (context.NEAR, 1024):
             size, token = slow_match(text[:place], n)
@@ -113,17 +115,19 @@ def test_key_targets_are_those_that_a_far_passage_repeats(tmp_path):
 def test_losses_are_kept_and_computed_again_for_other_places_or_if_damaged(tmp_path):
     noise = bytes(np.random.default_rng(0).integers(97, 101, size=3600).tolist())
     corpus = make(tmp_path / "small", noise, noise[::-1])
-    ends = np.concatenate([np.arange(600, 1400, 90), np.arange(607, 1407, 90)])
-    first = context.known_losses(corpus, ends, 8, [32, 64])
-    assert first.shape == (2, len(ends) // 2, 8)
+    measured, fitted = np.arange(600, 1400, 90), np.arange(607, 1407, 90)
+    ends = {"measured": measured, "fitted": fitted}
+    first = context.known_losses(corpus, **ends, scored=8, lengths=[32, 64])
+    assert first.shape == (2, len(measured), 8)
     (path,) = corpus.folder.glob("context-*.npy")
     np.save(path, first + 1)  # so that it shows what is read
-    assert (context.known_losses(corpus, ends, 8, [32, 64]) == first + 1).all()
-    assert (context.known_losses(corpus, ends, 8, [32, 256])[0] == first[0]).all()
-    assert (context.known_losses(corpus, ends + 1, 8, [32, 64]) != first).any()
+    assert (context.known_losses(corpus, **ends, scored=8, lengths=[32, 64]) == first + 1).all()
+    assert (context.known_losses(corpus, **ends, scored=8, lengths=[32, 256])[0] == first[0]).all()
+    assert (context.known_losses(corpus, measured + 1, fitted, 8, [32, 64]) != first).any()
+    assert (context.known_losses(corpus, measured, fitted[:3], 8, [32, 64]) != first).any()
     for damage in (b"", b"{", path.read_bytes()[:200]):
         path.write_bytes(damage)
-        assert (context.known_losses(corpus, ends, 8, [32, 64]) == first).all()
+        assert (context.known_losses(corpus, **ends, scored=8, lengths=[32, 64]) == first).all()
     path.unlink()
     path.mkdir()  # a place that cannot be written
-    assert (context.known_losses(corpus, ends, 8, [32, 64]) == first).all()
+    assert (context.known_losses(corpus, **ends, scored=8, lengths=[32, 64]) == first).all()

@@ -576,8 +576,8 @@ def test_exact_match_solves_sizes_up_to_the_first_that_fails():
 
 
 def test_rows_with_answers_are_rows_of_a_result(tmp_path, monkeypatch):
-    monkeypatch.setattr(tasks, "TRAIN_ROWS", 40)
-    monkeypatch.setattr(tasks, "TEST_ROWS", 5)
+    monkeypatch.setattr(tasks, "TRAIN_TEXTS", 40)
+    monkeypatch.setattr(tasks, "TEST_TEXTS", 5)
     tasks.prepare(tmp_path / "copy")
     model = Known(limit=100)
     model.answers = lambda idx, targets: torch.ones(2, int((targets >= 0).sum()))

@@ -1,4 +1,4 @@
-"""Rows with answers: recall, tasks, needles and digits, their corpora and how they are trained on."""
+"""Texts with answers: recall, tasks, needles and digits, their corpora and how they are trained on."""
 
 import hashlib
 import re
@@ -32,8 +32,8 @@ def folder(tmp_path_factory):
     data.write_corpus(root / "text", {"train": ids, "val": ids}, **about)
     with pytest.MonkeyPatch.context() as patch:
         for module in (tasks, needles):
-            patch.setattr(module, "TRAIN_ROWS", 600)
-        patch.setattr(tasks, "TEST_ROWS", 5)
+            patch.setattr(module, "TRAIN_TEXTS", 600)
+        patch.setattr(tasks, "TEST_TEXTS", 5)
         patch.setattr(digits, "TRAIN_IMAGES", 600)
         patch.setattr(digits, "TEST_IMAGES", 12)
         patch.setattr(needles, "VALUES", 40)
@@ -44,8 +44,8 @@ def folder(tmp_path_factory):
         digits.prepare(root / "digits", side=4)
         patch.setattr(mqar, "TRAIN", [(*sizes, 120) for *sizes, _ in mqar.TRAIN])
         patch.setattr(mqar, "TEST", [(*sizes, 20) for *sizes, _ in mqar.TEST])
-        patch.setattr(mqar, "TRAIN_ROWS", 600)
-        patch.setattr(mqar, "TEST_ROWS", 20)
+        patch.setattr(mqar, "TRAIN_TEXTS", 600)
+        patch.setattr(mqar, "TEST_TEXTS", 20)
         for name in data.TASKS:
             tasks.prepare(root / name)
         for kind in needles.KINDS:
@@ -57,7 +57,7 @@ def folder(tmp_path_factory):
 
 
 def read_recall(tokens, row, kinds):
-    """(kind, place of the answer, places of the writes) of each question of a piece of a row, read
+    """(kind, place of the answer, places of the writes) of each question of a piece of a text, read
     from left to right; AssertionError if the answer is not the value of the latest write before it.
     Of order are those whose name is written three times in the row.
     """
@@ -92,7 +92,7 @@ def test_a_question_is_scored_if_all_its_writes_are_in_the_piece(folder, name, l
     tokens, scored = rows.chunks(corpus, "val", starts, length)
     asked = {"content": 0, "order": 0}
     for piece, row, stated in zip(tokens, whole, scored, strict=True):
-        expected = np.where(piece < 256, rows.TEXT if name == "text_recall" else 0, 0)
+        expected = np.where(piece < 256, rows.OF_BYTE if name == "text_recall" else 0, 0)
         for kind, answer, places in read_recall(piece, row, kinds):
             distance = answer - 1 - places[0]
             expected[answer] = distance + (rows.OF_ORDER if kind == "order" else 0)
@@ -103,7 +103,7 @@ def test_a_question_is_scored_if_all_its_writes_are_in_the_piece(folder, name, l
     assert min(asked.values()) > 10
 
 
-def test_every_place_of_a_row_has_the_same_densities_and_distances_are_log_uniform():
+def test_every_place_of_a_text_has_the_same_densities_and_distances_are_log_uniform():
     tokens, distances = recall.place_names(np.random.default_rng(0), 4000, 512, 24)
     first = recall.ANSWER + recall.VALUES
     end = first + 16 + 8  # the questions of content and those of order
@@ -115,7 +115,7 @@ def test_every_place_of_a_row_has_the_same_densities_and_distances_are_log_unifo
     names = ((tokens[written] - end) // recall.VALUES).reshape(4000, 16 + 3 * 8)
     writes = np.stack([np.bincount(row, minlength=24) for row in names])
     assert ((writes == 3).sum(axis=1) == 8).all() and ((writes == 1).sum(axis=1) == 16).all()
-    # a name is of order in a third of the rows, so its token does not tell the kind
+    # a name is of order in a third of the texts, so its token does not tell the kind
     assert abs((writes == 3).mean(axis=0) - 1 / 3).max() < 5 * np.sqrt(2 / 9 / 4000)
     kind_of = np.zeros(tokens.shape, dtype=np.int64)  # how often the name asked for is written
     row, place = np.nonzero((tokens >= first) & (tokens < end))
@@ -138,8 +138,8 @@ def test_the_text_around_questions_is_that_of_the_corpus(folder):
     for row in corpus.val.reshape(-1, 513)[::100]:
         assert row[row < 256].astype(text.val.dtype).tobytes() in source
     train_scored = corpus.train_answers[corpus.train < 256]
-    assert abs((train_scored == rows.TEXT).mean() - recall.SHARE) < 0.01
-    assert (corpus.val_answers[corpus.val < 256] == rows.TEXT).all()
+    assert abs((train_scored == rows.OF_BYTE).mean() - recall.SHARE) < 0.01
+    assert (corpus.val_answers[corpus.val < 256] == rows.OF_BYTE).all()
     noise = data.load("recall", folder).val
     assert set(bytes(noise[noise < 256].tolist())) == set(b"abcdefghijklmnop")
     # both have the same tokens: a model of one is tested on the other
@@ -150,25 +150,32 @@ def test_the_text_around_questions_is_that_of_the_corpus(folder):
     assert corpus.tokenizer.decode([97, 256, 260, corpus.vocab_size - 1]) == "a<0><0?><23=3>"
 
 
-def test_a_text_that_is_too_short_for_rows_is_named():
+def test_a_corpus_that_is_too_short_for_texts_is_named():
     with pytest.raises(
-        UserError, match="50 rows with 425 bytes of text each need more than the 400"
+        UserError, match="50 texts with 425 bytes of a corpus each need more than the 400"
     ):
-        recall.make_rows(np.random.default_rng(0), 50, 512, 24, np.zeros(400, dtype=np.uint8))
+        recall.make_texts(np.random.default_rng(0), 50, 512, 24, np.zeros(400, dtype=np.uint8))
 
 
-def test_every_length_scores_the_same_bytes_at_the_ends_of_rows(folder):
+def test_every_length_scores_the_same_bytes_at_the_ends_of_texts(folder):
     corpus = data.load("text_recall", folder)
     found = []
     for length in (32, 64, 512):
-        tokens, scored, documents = rows.tested_chunks(corpus, length, 64)
+        tokens, kind, distance, documents = rows.tested_chunks(corpus, length, 64)
         assert len(tokens) == len(documents) == 64 * (512 // length)
-        is_text = scored == rows.TEXT
-        assert not is_text[:, : -rows.SCORED].any()
-        found.append((tokens[is_text].tolist(), np.sort(documents[is_text.any(axis=1)]).tolist()))
+        is_byte = kind == rows.BYTE
+        assert not is_byte[:, : -rows.SCORED].any() and not distance[is_byte].any()
+        found.append((tokens[is_byte].tolist(), np.sort(documents[is_byte.any(axis=1)]).tolist()))
+        # answers are those of the chunks as they stand in the file, each with its own distance
+        starts = rows.chunk_starts(corpus, "val", length)[data.evenly(1024, 64)].ravel()
+        _, scored = rows.chunks(corpus, "val", starts, length)
+        for number, added in ((rows.CONTENT, 0), (rows.ORDER, rows.OF_ORDER)):
+            asked = kind == number
+            assert asked.any() and (distance[asked] + added == scored[asked]).all()
+            assert (asked == ((scored > added) & (scored <= added + length))).all()
     assert found[0] == found[1] == found[2] and len(found[0][0]) > 64 * 20
-    _, scored, _ = rows.tested_chunks(corpus, 16, 64)  # a chunk is shorter than what is scored
-    assert not scored[:, 0].any()  # its first token has no loss
+    _, kind, _, _ = rows.tested_chunks(corpus, 16, 64)  # a chunk is shorter than what is scored
+    assert not kind[:, 0].any()  # its first token has no loss
     assert answers.standard_error([1.5]) is None  # as of the blocks of a single document
 
 
@@ -213,7 +220,7 @@ def test_the_answers_of_a_task_are_right_and_scored(folder, name):
     sizes = [*range(5, 61, 5), *tasks.FURTHER.get(name, ())]
     assert [size for size, _, _ in about["sizes"]] == sizes and about["trained"] == 20
     width = corpus.meta["rows"]["inputs"] + 1
-    pairs = [rows.rows_of(corpus, size) for size in (5, 60, sizes[-1])]
+    pairs = [rows.texts_of(corpus, size) for size in (5, 60, sizes[-1])]
     pairs.append((corpus.train.reshape(-1, width), corpus.train_answers.reshape(-1, width)))
     for tokens, scored in pairs:
         for row, marks in zip(tokens, scored, strict=True):
@@ -252,11 +259,11 @@ def test_frequent_words_follow_zipf_and_are_never_tied(size):
 
 
 @pytest.mark.parametrize("name", ["variable_tracking", "frequent_words"])
-def test_rows_of_training_are_not_those_of_the_test(folder, name):
+def test_texts_of_training_are_not_those_of_the_test(folder, name):
     corpus = data.load(name, folder)
     width = corpus.meta["rows"]["inputs"] + 1
     train = {bytes(row.tolist()).rstrip(b"\n") for row in corpus.train.reshape(-1, width)}
-    tested = {bytes(row.tolist()).rstrip(b"\n\0") for row in rows.rows_of(corpus, 20)[0]}
+    tested = {bytes(row.tolist()).rstrip(b"\n\0") for row in rows.texts_of(corpus, 20)[0]}
     assert len(train) == 600 and len(tested) == 5 and not train & tested
 
 
@@ -283,7 +290,7 @@ PUBLISHED = {  # pairs and inputs of the test of each corpus of mqar
 
 
 def asked_and_wanted(row, pairs, inputs):
-    """The targets of a row of mqar by zoology's rule, from its inputs alone: value, or -1."""
+    """The targets of a text of mqar by zoology's rule, from its inputs alone: value, or -1."""
     value = dict(zip(row[: 2 * pairs : 2], row[1 : 2 * pairs : 2], strict=True))
     assert len(value) == len(set(value.values())) == pairs
     assert 1 <= min(value) and max(value) < 4096 <= min(value.values())
@@ -301,7 +308,7 @@ def test_mqar_asks_once_for_each_key_and_its_value_is_the_target_there(folder, n
         PUBLISHED[name], 20
     )
     for pairs, inputs in PUBLISHED[name].items():
-        tokens, distances = rows.rows_of(corpus, pairs)
+        tokens, distances = rows.texts_of(corpus, pairs)
         padded = inputs + 1 if pairs > corpus.meta["rows"]["trained"] else width
         assert corpus.vocab_size == 8192 and tokens.shape == (20, padded)
         targets = rows.targets_of(corpus, tokens, distances)
@@ -315,7 +322,7 @@ def test_mqar_asks_once_for_each_key_and_its_value_is_the_target_there(folder, n
 
 
 class Reader:
-    """A model that answers with the tokens that `read` says of a row, without its targets."""
+    """A model that answers with the tokens that `read` says of a text, without its targets."""
 
     def __init__(self, read):
         self.read = read
@@ -368,28 +375,28 @@ def test_every_answer_counts_the_same_in_the_loss_and_its_error(monkeypatch):
     assert row["stderr"] == pytest.approx(by_hand, rel=1e-4)
 
 
-def test_mqar_has_the_rows_that_zoology_publishes(folder):
+def test_mqar_has_the_texts_that_zoology_publishes(folder):
     assert mqar.VOCABULARY == 8192 and mqar.POWER == 0.01
     counts = [(4, 64, 100), (8, 128, 20), (16, 256, 20), (32, 256, 20), (64, 256, 20)]
     assert list(mqar.TRAIN) == [(pairs, n, 1000 * count) for pairs, n, count in counts]
     assert list(mqar.TEST) == [(pairs, n, 1000) for pairs, n in PUBLISHED["mqar"].items()]
-    assert mqar.TRAIN_ROWS == 100_000 and mqar.TEST_ROWS == 3000
+    assert mqar.TRAIN_TEXTS == 100_000 and mqar.TEST_TEXTS == 3000
     for name, tests in PUBLISHED.items():
         about = data.load(name, folder).meta["rows"]
         pairs, inputs = (64, 256) if name == "mqar" else next(iter(tests.items()))
         assert (about["trained"], about["inputs"], about["chance"]) == (pairs, inputs, 1 / pairs)
     corpus = data.load("mqar", folder)
     train = corpus.train.reshape(-1, 257)
-    tested = [rows.rows_of(corpus, pairs)[0][:, :65] for pairs in PUBLISHED["mqar"]]
+    tested = [rows.texts_of(corpus, pairs)[0][:, :65] for pairs in PUBLISHED["mqar"]]
     starts = {tuple(row) for row in train[:, :65].tolist()}
     assert not any(tuple(row) in starts for part in tested for row in part.tolist())
 
 
 def test_mqar_follows_from_the_seed_and_its_gaps_are_those_of_the_power_law():
-    first = mqar.make_rows(np.random.default_rng(3), 1, 64, 3000)
-    again = mqar.make_rows(np.random.default_rng(3), 1, 64, 3000)
+    first = mqar.make_texts(np.random.default_rng(3), 1, 64, 3000)
+    again = mqar.make_texts(np.random.default_rng(3), 1, 64, 3000)
     assert (first[0] == again[0]).all() and (first[1] == again[1]).all()
-    assert (mqar.make_rows(np.random.default_rng(4), 1, 64, 3000)[0] != first[0]).any()
+    assert (mqar.make_texts(np.random.default_rng(4), 1, 64, 3000)[0] != first[0]).any()
     gaps = (first[1].max(axis=1) - 1) // 2  # one pair: its value stands just before gap 0
     weights = [(gap + 1) ** -0.99 for gap in range(31)]
     expected = np.array(weights) / sum(weights)
@@ -406,7 +413,7 @@ def test_each_question_has_its_needle_at_the_distance_stated(folder, name):
     kind = needles.KINDS[name]
     corpus = data.load(name, folder)
     for size in (128, 1024):
-        tokens, stated = rows.rows_of(corpus, size)
+        tokens, stated = rows.texts_of(corpus, size)
         for row, distances in zip(tokens, stated, strict=True):
             lines = list(NEEDLE.finditer(bytes(row.tolist())))
             hidden, questions = lines[: -kind.asked], lines[-kind.asked :]
@@ -429,7 +436,7 @@ def test_each_question_has_its_needle_at_the_distance_stated(folder, name):
 @pytest.mark.parametrize(
     "name, how, sentence",
     [
-        ("recall", {}, "recall has rows of its own"),
+        ("recall", {}, "recall has answers of its own"),
         ("text", {"fraction": 0.04}, "--needle_fraction=0.04 is not at least 0.05"),
         ("text", {"length": 16}, "these needles need at least 27 tokens"),
         ("text", {"length": 4096}, "the longest test has 131072 tokens, and must"),
@@ -443,8 +450,8 @@ def test_what_cannot_hold_needles_is_refused(folder, name, how, sentence):
 def test_digits_are_the_same_drawings_at_every_size(folder):
     corpus = data.load("digits", folder)
     assert corpus.meta["rows"]["width"] == 4 and corpus.unit == "token"
-    fine = rows.rows_of(corpus, 256)[0][:, 1:].reshape(12, 8, 2, 8, 2).mean((2, 4))
-    coarse = rows.rows_of(corpus, 64)[0][:, 1:].reshape(12, 8, 8).astype(float)
+    fine = rows.texts_of(corpus, 256)[0][:, 1:].reshape(12, 8, 2, 8, 2).mean((2, 4))
+    coarse = rows.texts_of(corpus, 64)[0][:, 1:].reshape(12, 8, 8).astype(float)
     apart = np.abs(coarse[:, None] - fine).mean((2, 3))  # (drawings, drawings)
     assert apart.argmin(1).tolist() == list(range(12))
     inputs, targets = rows.batch(corpus, 16, 0, 0, 32)
@@ -456,11 +463,11 @@ def digest(tokens):
     return hashlib.sha256(tokens.astype("<u2").tobytes()).hexdigest()[:12]
 
 
-def test_rows_of_seed_0_are_those_of_the_published_runs(tmp_path):
+def test_texts_of_seed_0_are_those_of_the_published_runs(tmp_path):
     assert digest(recall.place_names(np.random.default_rng(0), 100, 512, 24)[0]) == "11334a131bcb"
     generator = np.random.default_rng(0)
     tested = digits.draw(generator, np.arange(digits.TEST_IMAGES) % 10)
-    assert digest(digits.make_rows(*tested, 12)[0]) == "15aef6252d2d"
+    assert digest(digits.make_texts(*tested, 12)[0]) == "15aef6252d2d"
     assert tasks.prepare(tmp_path / "flipflop")["splits"]["val"]["sha256"][:12] == "1f4889b7b9fa"
 
 
@@ -470,7 +477,7 @@ def test_rows_of_seed_0_are_those_of_the_published_runs(tmp_path):
 @pytest.mark.parametrize("name", ["recall", "copy", "digits"])
 def test_an_epoch_reads_each_row_once_and_only_answers_are_targets(folder, name):
     corpus = data.load(name, folder)
-    if name == "recall":  # pieces of rows
+    if name == "recall":  # pieces of texts
         length = 100
         starts = rows.chunk_starts(corpus, "train", length).ravel()
         written, scored = rows.chunks(corpus, "train", starts, length)
@@ -493,7 +500,7 @@ def test_an_epoch_reads_each_row_once_and_only_answers_are_targets(folder, name)
         rows.unread(corpus, 5, last + 1, length)
 
 
-def test_validation_rows_are_those_of_trained_sizes(folder):
+def test_validation_texts_are_those_of_trained_sizes(folder):
     corpus = data.load("copy", folder)
     inputs, targets = rows.validation(corpus, corpus.meta["rows"]["inputs"], 999)
     assert len(inputs) == 20  # of sizes 5, 10, 15 and 20
@@ -506,22 +513,22 @@ def test_validation_rows_are_those_of_trained_sizes(folder):
     ).all()
 
 
-def test_a_corpus_of_rows_is_trained_at_its_length(folder):
+def test_a_corpus_of_texts_with_answers_is_trained_at_its_length(folder):
     copies, recalls, text = (data.load(name, folder) for name in ("copy", "recall", "text"))
     for length in (2, 100, 128):
         rows.check_length(recalls, length)
     rows.check_length(text, 999)
-    with pytest.raises(UserError, match="rows of recall have 128 inputs: lower --block_size, or"):
+    with pytest.raises(UserError, match="texts of recall have 128 inputs: lower --block_size, or"):
         rows.check_length(recalls, 129)
-    with pytest.raises(UserError, match="the test rows of recall have only 512 inputs"):
+    with pytest.raises(UserError, match="the test texts of recall have only 512 inputs"):
         rows.tested_chunks(recalls, 513, 9)
-    with pytest.raises(UserError, match="rows of copy have 4. inputs: set --block_size=4"):
+    with pytest.raises(UserError, match="texts of copy have 4. inputs: set --block_size=4"):
         rows.check_length(copies, 128)
 
 
 @pytest.mark.parametrize("content", [None, b"no array", np.zeros(7, np.uint16)])
 def test_damaged_answers_are_named(folder, content, monkeypatch, tmp_path):
-    monkeypatch.setattr(tasks, "TRAIN_ROWS", 40)
+    monkeypatch.setattr(tasks, "TRAIN_TEXTS", 40)
     tasks.prepare(tmp_path / "copy")
     path = tmp_path / "copy/val_answers.npy"
     path.unlink()
@@ -547,7 +554,7 @@ PROGRAMS = [
 
 
 @pytest.mark.parametrize("module, words, sentence", PROGRAMS)
-def test_a_program_that_cannot_make_rows_is_a_sentence(
+def test_a_program_that_cannot_make_texts_is_a_sentence(
     module, words, sentence, folder, monkeypatch
 ):
     monkeypatch.setattr(data.new_folder, "__defaults__", (folder,))

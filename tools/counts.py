@@ -1,5 +1,5 @@
 """What counts and the longest match give on the text of books_recall: alibi and rope have to be
-below, by the board's rules. With --readers: what readers that look at no meaning have on its rows.
+below, by the board's rules. With --readers: what readers that look at no meaning have on its texts.
 
     python -m tools.counts [--windows=256] [--readers]
 
@@ -20,7 +20,7 @@ import pandas as pd
 
 from configurable import run_program
 from data import Corpus, context, evenly, load
-from data.recall.prepare import TEST_ROWS, VALUES
+from data.recall.prepare import TEST_TEXTS, VALUES
 from data.rows import tested_chunks
 from runs import answers
 
@@ -28,7 +28,7 @@ SCORED = 26
 
 
 def read(tokens: np.ndarray, questions: dict, random: np.random.Generator) -> dict:
-    """What each reader says after each token of a row: {reader: values (T,)}."""
+    """What each reader says after each token of a text: {reader: values (T,)}."""
     given = {}
     for name in ("window", "commonest", "last"):
         given[name] = random.integers(VALUES, size=len(tokens))  # a guess, where nothing is known
@@ -47,17 +47,17 @@ def read(tokens: np.ndarray, questions: dict, random: np.random.Generator) -> di
     return given
 
 
-def print_readers(corpus: Corpus, n_rows: int) -> None:
+def print_readers(corpus: Corpus, n_texts: int) -> None:
     """Print what each reader has above chance in texts of L, and its areas at 32 L."""
     questions = corpus.meta["questions"]
     random = np.random.default_rng(0)
     measured = {}
     for length in (questions["trained"], questions["longest"]):
-        tokens, scored, _ = tested_chunks(corpus, length, n_rows)
-        values = pd.DataFrame([read(row, questions, random) for row in tokens])
+        tokens, kind, distance, _ = tested_chunks(corpus, length, n_texts)
+        values = pd.DataFrame([read(text, questions, random) for text in tokens])
         for reader in values:
             right = tokens == questions["first"] - VALUES + np.stack(values[reader])
-            row = answers.measure_questions(corpus, scored, np.zeros(tokens.shape), right)
+            row = answers.measure_questions(corpus, kind, distance, np.zeros(tokens.shape), right)
             row |= {"length": length, "trained": questions["trained"], "protocol": "recall"}
             measured.setdefault(reader, []).append(row)
     for reader, rows in measured.items():
@@ -65,24 +65,24 @@ def print_readers(corpus: Corpus, n_rows: int) -> None:
         print(reader, table[["inside", "area", "reach"]].round(2), sep="\n")
 
 
-def print_predictor(books: Corpus, asked: Corpus, n_rows: int) -> None:
+def print_predictor(books: Corpus, asked: Corpus, n_texts: int) -> None:
     """Print the predictor's nats at each length, as JSON."""
     longest = asked.meta["questions"]["longest"]
-    room = int((asked.val[: longest + 1] < 256).sum())  # bytes of text in a row
-    ends = evenly(len(books.val) - room, TEST_ROWS) + room - 1
-    measured = evenly(TEST_ROWS, n_rows)
-    fitted = (measured + 1) % TEST_ROWS  # the shares of the predictor are fitted on other rows
-    ends = np.concatenate([ends[measured], ends[fitted]])
+    room = int((asked.val[: longest + 1] < 256).sum())  # bytes of the corpus in a text
+    ends = evenly(len(books.val) - room, TEST_TEXTS) + room - 1
+    measured = evenly(TEST_TEXTS, n_texts)
+    fitted = (measured + 1) % TEST_TEXTS  # the shares of the predictor are fitted on others
     lengths = [longest >> k for k in range(6, -1, -1)]
-    nats = context.target_losses(books, ends, SCORED, [n * room // longest for n in lengths])
+    given = [n * room // longest for n in lengths]
+    nats = context.predictor_losses(books, ends[measured], ends[fitted], SCORED, given)
     means = [round(float(np.mean(blocks)), 4) for blocks in nats]
-    print(json.dumps({"windows": n_rows, "nats": dict(zip(lengths, means, strict=True))}))
+    print(json.dumps({"windows": n_texts, "nats": dict(zip(lengths, means, strict=True))}))
 
 
 def main() -> None:
     """Print what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--windows", type=int, default=256, help="rows that are measured")
+    parser.add_argument("--windows", type=int, default=256, help="texts that are measured")
     parser.add_argument("--readers", action="store_true", help="readers of the questions instead")
     options = parser.parse_args()
     asked = load("books_recall")

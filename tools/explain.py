@@ -19,6 +19,7 @@ import inspect
 import math
 import sys
 import tomllib
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -87,7 +88,7 @@ def print_rotary(scheme: Scheme, length: int) -> None:
     for rotary in scheme.rotary:  # empty if no pairs rotate
         frame = pair_table(scheme, rotary, length)
         _, factor = rotary.frequencies(length, scheme.maps)
-        unseen = len(frame) - frame["all seen"].sum()
+        unseen = (~frame["all seen"]).sum()
         print(f"\n{scheme_name(rotary)} of base {rotary.base:g}, N = {length}\n")
         print(frame.reset_index().to_string(index=False, float_format="%.3f"))
         print(f"\n{unseen} of {len(frame)} pairs meet angles never seen")
@@ -117,10 +118,9 @@ def explain_model(name: str, length: int | None) -> int:
         print(f"NOTHING READS {key}")
     for note in found.notes:
         print(f"note: {note}")
-    for layer in dict.fromkeys(found.layers):
-        extended = f", extended by {layer.extend}" if layer.extend else ""
-        print(f"\nlayer {found.layers.index(layer)}, one of {found.layers.count(layer)} alike:")
-        print(f"{layer.pos or '(no attention)'}{extended}")
+    for layer, count in Counter(found.layers).items():
+        print(f"\nlayer {found.layers.index(layer)}, one of {count} alike:")
+        print(f"{layer.pos or '(no attention)'}, extended by {layer.extend or 'none'}")
         if layer.words:
             print(layer.words)
         if not layer.pos:
@@ -129,11 +129,13 @@ def explain_model(name: str, length: int | None) -> int:
         scheme = Scheme(layer.pos, shape, 1)
         scheme.extend(layer.extend, path.parent)
         for rotary in scheme.rotary:
-            pairs = [rotary.frequencies(n, scheme.maps)[0] for n in (first, first + 1, 2 * first)]
-            print(f"{2 * int((pairs[0] > 0).sum())} of {layer.width} columns turn")
-            if not pairs[0].equal(pairs[2]):
-                steps = "with every length" if not pairs[1].equal(pairs[2]) else "once"
-                print(f"past {first} tokens the frequencies change {steps}")
+            at_first, past, farther = (
+                rotary.frequencies(n, scheme.maps)[0] for n in (first, first + 1, 2 * first)
+            )
+            print(f"{2 * at_first.count_nonzero()} of {layer.width} columns turn")
+            if not at_first.equal(farther):
+                when = "once" if past.equal(farther) else "with every length"
+                print(f"past {first} tokens the frequencies change {when}")
         for piece in [*scheme.pieces.values(), *scheme.extensions.values()]:
             if piece.temperature:
                 last = piece.temperature(torch.tensor([(length or found.length) - 1.0]))

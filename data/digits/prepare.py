@@ -8,10 +8,10 @@ A digit is a line through points (STROKES) with random variation from the seed: 
 stretched and shifted as a whole, its points are jittered, and the pen is thin or thick. The same
 drawing can be rendered at any number of patches per side, because the pen and its soft edge are
 measured relative to the image side. A patch is the grey value at its centre, one of eight
-characters from blank to dark. A row is a newline, which starts the image, followed by the patches,
+characters from blank to dark. A text is a newline, which starts the image, followed by the patches,
 row by row. `fold -w 12` shows it.
 
-The training rows have --side x --side patches. The validation split has other drawings, each at
+The training texts have --side x --side patches. The validation split has other drawings, each at
 three sizes: --side patches per side, twice and four times as many. Every patch is scored. Patches
 of larger images are easier to predict, because their neighbours are closer.
 """
@@ -24,7 +24,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import UserError, run_program  # noqa: E402
 from data import new_folder, new_parser  # noqa: E402
-from data.rows import Pair, write_rows  # noqa: E402
+from data.rows import Pair, write_texts  # noqa: E402
 
 GREYS = " .:-=+*#"  # from blank to dark: tokens 0, 1 ...
 START = len(GREYS)  # the token before the first patch
@@ -96,8 +96,8 @@ def render(segments: np.ndarray, pen: np.ndarray, side: int) -> np.ndarray:
     return ((pen[:, None] - np.sqrt(nearest)) / EDGE + 0.5).clip(0, 1)
 
 
-def make_rows(segments: np.ndarray, pen: np.ndarray, side: int) -> Pair:
-    """Drawings as rows: tokens, and 1 where a token is scored, (N, 1 + side^2) each."""
+def make_texts(segments: np.ndarray, pen: np.ndarray, side: int) -> Pair:
+    """Drawings as texts: tokens, and 1 where a token is scored, (N, 1 + side^2) each."""
     tokens = np.full((len(pen), 1 + side * side), START)
     for first in range(0, len(pen), BATCH):
         part = slice(first, first + BATCH)
@@ -110,10 +110,10 @@ def prepare(folder: Path, side: int = 12, seed: int = 0) -> dict:
     generator = np.random.default_rng(seed)
     tested = draw(generator, np.arange(TEST_IMAGES) % 10)
     trained = draw(generator, np.arange(TRAIN_IMAGES) % 10)
-    return write_rows(
+    return write_texts(
         folder,
-        train=make_rows(*trained, side),
-        validation={(n * side) ** 2: make_rows(*tested, n * side) for n in TIMES},
+        train=make_texts(*trained, side),
+        validation={(n * side) ** 2: make_texts(*tested, n * side) for n in TIMES},
         rows={"protocol": "image", "kind": "digits", "trained": side * side, "width": side},
         tokenizer="char",
         characters=GREYS + "\n",

@@ -6,8 +6,8 @@
     python train.py config/size/small.py --dataset=needles_single_books --learning_rate=1e-3
 
 A needle is a line of random letters such as "qx:BMFK.", and the question is the same line again:
-the answer after "qx:" is correct if all letters of the value are. A row is a window of the text in
-which needles and, after them, questions replace the original text.
+the answer after "qx:" is correct if all letters of the value are. A text is a window of the corpus
+in which needles and, after them, questions replace the original tokens.
 
     passkey      one needle in filler text: "The grass is green. The sky is blue ..."
     single       one needle in the corpus' own text
@@ -15,26 +15,26 @@ which needles and, after them, questions replace the original text.
     multi_query  four needles, all asked for, in any order
     multi_value  three needles with one key, asked for three times, in the order of the text
 
-Training rows have --length inputs and come from the training split. A fraction, --needle_fraction,
+Training texts have --length inputs and come from the training split. A fraction, --needle_fraction,
 has needles; the others are text only. A random number of questions is placed anywhere after the
-needles: lines fill up to half of a row, because one question per row is too little to learn from.
+needles: lines fill up to half of a text, because one question per text is too little to learn from.
 Every token is trained on, as with text.
 
-Validation rows come from the validation split and have 1 to 32 times that length. The questions are
-at the end. Only the values are scored, by depth: how far back the needle begins, as a fraction of
-the length. Each eighth of the depths has 400 values; if lines take up much of a short row, the
-smallest and largest depths are missing. The longest test, 3,200 rows, takes half an hour on one
+Validation texts come from the validation split and have 1 to 32 times that length. The questions
+are at the end. Only the values are scored, by depth: how far back the needle begins, as a fraction
+of the length. Each eighth of the depths has 400 values; if lines take up much of a short text, the
+smallest and largest depths are missing. The longest test, 3,200 texts, takes half an hour on one
 core (0.8M parameters): --eval_lengths=128,256,1024 skips it. extrapolation.json also has accuracy
 by depth.
 
-Keys and values are drawn per row, so nothing can be memorised, and no key with its colon occurs in
+Keys and values are drawn per text, so nothing can be memorised, and no key with its colon occurs in
 the text by chance. Each letter is a single token in every tokenizer. A random guess is right for 1
 in 456,976 values. Answering with the value of a random needle is right for 1 in 4 with four needles
-("by majority"). A model that was not trained on the same kind of rows may not understand the
+("by majority"). A model that was not trained on the same kind of texts may not understand the
 questions. One that was can also be tested on plain text (evaluate.py out/RUN --dataset=books).
 
---needle_fraction is at least 0.05. Of the 32,000 rows in 1,000 steps of 32 rows, that is 1,600 with
-needles. With far fewer, a wrong answer would reflect too little training rather than distance.
+--needle_fraction is at least 0.05. Of the 32,000 texts in 1,000 steps of 32 texts, that is 1,600
+with needles. With far fewer, a wrong answer would reflect too little training rather than distance.
 """
 
 import shutil
@@ -47,7 +47,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import UserError, run_program  # noqa: E402
 from data import OF_TOKENS, Corpus, load, new_folder, new_parser  # noqa: E402
-from data.rows import LEAST, Pair, write_rows  # noqa: E402
+from data.rows import LEAST, Pair, write_texts  # noqa: E402
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"  # of keys; values have capitals, which are rare in text
 KEY, VALUE = 2, 4  # letters
@@ -57,16 +57,16 @@ BACK = LINE - 3  # from a question's first token to the one before the value's l
 FILLER = (
     "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. "
 )
-TRAIN_ROWS = 65536
+TRAIN_TEXTS = 65536
 DEPTHS = 8  # bins of the length
 VALUES = LEAST  # validation answers at each depth
-LEAST_FRACTION = 0.05  # of the training rows have needles
-TIMES = 6  # validation rows have 1, 2, 4 ... 32 times the training length
+LEAST_FRACTION = 0.05  # of the training texts have needles
+TIMES = 6  # validation texts have 1, 2, 4 ... 32 times the training length
 TRIES = 3000  # to hit a depth that may be out of reach
 
 
 class Kind(NamedTuple):
-    """The number of needles in a row, how many are asked for, and whether they share a key."""
+    """The number of needles in a text, how many are asked for, and whether they share a key."""
 
     needles: int
     asked: int
@@ -101,16 +101,16 @@ class Writer:
         except UserError as error:
             raise UserError(f"{corpus.name} cannot hold needles: {error}") from error
 
-    def needles(self, row: np.ndarray) -> list[list[int]]:
-        """The tokens of the needles for a row, which is overwritten with filler if the kind uses
+    def needles(self, tokens: np.ndarray) -> list[list[int]]:
+        """The tokens of the needles for a text, which is overwritten with filler if the kind uses
         it.
 
         Their keys differ unless they share one; none occurs in the text with a colon.
         """
         if self.filler is not None:
             turn = self.generator.integers(len(self.filler))
-            row[:] = np.resize(np.roll(self.filler, turn), len(row))
-        text = self.tokenizer.decode_bytes(row)
+            tokens[:] = np.resize(np.roll(self.filler, turn), len(tokens))
+        text = self.tokenizer.decode_bytes(tokens)
         keys: list[str] = []
         while len(keys) < self.kind.needles:
             key = "".join(self.generator.choice([*LETTERS], KEY))
@@ -136,22 +136,22 @@ class Writer:
             return np.arange(count) % needles
         return self.generator.permutation(np.arange(max(count, needles)) % needles)[:count]
 
-    def teach(self, row: np.ndarray) -> None:
-        """Write needles over the text of a training row, (width,), followed by questions."""
-        lines = self.needles(row)
+    def teach(self, tokens: np.ndarray) -> None:
+        """Write needles over the tokens of a training text, (width,), followed by questions."""
+        lines = self.needles(tokens)
         needles = self.kind.needles
-        most = max(self.kind.asked, len(row) // 2 // LINE - needles)
+        most = max(self.kind.asked, len(tokens) // 2 // LINE - needles)
         which = self.questions(int(self.generator.integers(1, most + 1)))
-        starts = self.starts(len(row), needles + len(which))
+        starts = self.starts(len(tokens), needles + len(which))
         for start, number in zip(starts, [*range(needles), *which], strict=True):
-            row[start : start + LINE] = lines[number]
+            tokens[start : start + LINE] = lines[number]
 
-    def test(self, row: np.ndarray, depth: int) -> np.ndarray:
-        """Write needles over the text of a row, (width,), and questions at its end; one has its
+    def test(self, tokens: np.ndarray, depth: int) -> np.ndarray:
+        """Write needles over the tokens of a text, (width,), and questions at its end; one has its
         needle at `depth` if possible. Returns the distance at each letter of a value, else 0.
         """
-        lines = self.needles(row)
-        width = len(row)
+        lines = self.needles(tokens)
+        width = len(tokens)
         places = width - LINE * np.arange(self.kind.asked, 0, -1)
         for _ in range(TRIES):
             starts = self.starts(places[0], len(lines))
@@ -160,53 +160,55 @@ class Writer:
             if depth in depths_of(distances, width):
                 break
         for start, number in zip([*starts, *places], [*range(len(lines)), *which], strict=True):
-            row[start : start + LINE] = lines[number]
+            tokens[start : start + LINE] = lines[number]
         scored = np.zeros((len(which), LINE), dtype=np.int64)
         scored[:, -1 - VALUE : -1] = distances[:, None]
         return np.pad(scored.ravel(), (width - scored.size, 0))
 
 
 def depths_of(distances: np.ndarray, width: int) -> np.ndarray:
-    """The eighth of the length that each distance falls in, in rows of `width` tokens."""
+    """The eighth of the length that each distance falls in, in texts of `width` tokens."""
     return DEPTHS * distances // (width - 1)
 
 
-def windows(generator: np.random.Generator, text: np.ndarray, count: int, width: int) -> np.ndarray:
-    """Random windows of a text, (count, width) int64."""
-    starts = generator.integers(len(text) - width + 1, size=count)
-    return text[starts[:, None] + np.arange(width)].astype(np.int64)
+def windows(
+    generator: np.random.Generator, source: np.ndarray, count: int, width: int
+) -> np.ndarray:
+    """Random windows of a split, (count, width) int64."""
+    starts = generator.integers(len(source) - width + 1, size=count)
+    return source[starts[:, None] + np.arange(width)].astype(np.int64)
 
 
-def validation_rows(writer: Writer, text: np.ndarray, width: int) -> Pair:
-    """Rows with at least VALUES answers at each reachable depth, filling the rarest first."""
+def validation_texts(writer: Writer, source: np.ndarray, width: int) -> Pair:
+    """Texts with at least VALUES answers at each reachable depth, filling the rarest first."""
     counts = np.zeros(DEPTHS)
-    rows = []
+    texts = []
     answers = []
     while counts.min() < VALUES:
         rarest = counts.argmin()
-        row = windows(writer.generator, text, 1, width)[0]
-        distances = writer.test(row, rarest)
-        rows.append(row)
+        tokens = windows(writer.generator, source, 1, width)[0]
+        distances = writer.test(tokens, rarest)
+        texts.append(tokens)
         answers.append(distances)
         depths = depths_of(distances[distances > 0][::VALUE], width)  # one of each value
         if rarest not in depths:
             counts[rarest] = np.inf  # out of reach
         np.add.at(counts, depths, 1)
-    return np.stack(rows), np.stack(answers)
+    return np.stack(texts), np.stack(answers)
 
 
 def prepare(
     folder: Path, corpus: Corpus, kind: str, length: int, fraction: float = 1.0, seed: int = 0
 ) -> dict:
-    """Write rows made from a corpus to `folder` and return its meta.json.
+    """Write texts made from a corpus to `folder` and return its meta.json.
 
-    UserError if the corpus already has rows, too little text, or no letters for needles.
+    UserError if the corpus already has answers, too little text, or no letters for needles.
     """
     needles = KINDS[kind]
     longest = length << TIMES - 1
     least = LINE * (needles.needles + needles.asked) * 3 // 2
     if not corpus.is_text:
-        raise UserError(f"{corpus.name} has rows of its own: name a corpus of text")
+        raise UserError(f"{corpus.name} has answers of its own: name a corpus without")
     if length < least:
         raise UserError(f"--length={length}: these needles need at least {least} tokens")
     if longest >= 2**16 or longest >= len(corpus.val):
@@ -219,14 +221,14 @@ def prepare(
     generator = np.random.default_rng(seed)
     writer = Writer(needles, corpus, generator)
     sizes = [length << k for k in range(TIMES)]
-    validation = {size: validation_rows(writer, corpus.val, size + 1) for size in sizes}
-    train = windows(generator, corpus.train, TRAIN_ROWS, length + 1)
-    for row in train[: round(fraction * TRAIN_ROWS)]:
-        writer.teach(row)
+    validation = {size: validation_texts(writer, corpus.val, size + 1) for size in sizes}
+    train = windows(generator, corpus.train, TRAIN_TEXTS, length + 1)
+    for tokens in train[: round(fraction * TRAIN_TEXTS)]:
+        writer.teach(tokens)
     if corpus.meta["tokenizer"] == "file":
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(corpus.folder / "tokenizer.json", folder)
-    return write_rows(
+    return write_texts(
         folder,
         train=(train, np.ones_like(train)),  # every token is trained on
         validation=validation,
@@ -237,7 +239,7 @@ def prepare(
             "chance": len(LETTERS) ** -VALUE,
             "majority": 1 / needles.needles if needles.needles > 1 else None,
         },
-        source=f"{kind} needles in {fraction:.0%} of rows of {corpus.name}, seed {seed}",
+        source=f"{kind} needles in {fraction:.0%} of texts of {corpus.name}, seed {seed}",
         rule=corpus.meta["rule"],
         **{key: corpus.meta[key] for key in OF_TOKENS if key in corpus.meta},
     )
@@ -249,8 +251,8 @@ def main() -> None:
     add = parser.add_argument
     add("--corpus", required=True, help="whose text and tokenizer it has")
     add("--kind", required=True, choices=KINDS)
-    add("--length", type=int, default=128, help="inputs of a training row")
-    add("--needle_fraction", type=float, default=1.0, help="of the training rows have needles")
+    add("--length", type=int, default=128, help="inputs of a training text")
+    add("--needle_fraction", type=float, default=1.0, help="of the training texts have needles")
     s = parser.parse_args()
     name = s.name.replace("KIND", s.kind).replace("CORPUS", s.corpus)
     folder = new_folder(name, s.overwrite)

@@ -15,13 +15,13 @@ There are two kinds of questions:
                farthest write, and all three lie in the last 30 % of it: who reads so far back has
                all that is needed.
 
-Test rows have --longest inputs, 32 L; training rows --trained, L. Distances are log-uniform, from 1
-(order: 4) to the row length. A row is built on a ring, so that all positions are equivalent:
-writes, questions and answers are equally frequent at each. A chunk of a row therefore has the same
+Test texts have --longest inputs, 32 L; training texts --trained, L. Distances are log-uniform, from
+1 (order: 4) to the text length. A text is built on a ring, so that all positions are equivalent:
+writes, questions and answers are equally frequent at each. A chunk of a text therefore has the same
 densities as a longer one, 1 content question per 32 tokens and 1 order question per 64, and
-training and test sequences of any length are chunks of such rows. A question is scored if all its
-writes are in the chunk. Each name is asked for once per row, and its token does not reveal the kind
-of question.
+training and test sequences of any length are chunks of such texts. A question is scored if all its
+writes are in the chunk. Each name is asked for once per text, and its token does not reveal the
+kind of question.
 
 One model learns both text and questions, and one pass tests both. Because questions are rare in
 text, a small model learns them late: only a fraction, --share, of the bytes are scored in training.
@@ -35,7 +35,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import UserError, run_program  # noqa: E402
 from data import Corpus, evenly, load, new_folder, new_parser, write_corpus  # noqa: E402
-from data.rows import OF_ORDER, TEXT  # noqa: E402
+from data.rows import OF_BYTE, OF_ORDER  # noqa: E402
 
 LONGEST = 4096  # 32 L for L = 128
 SHARE = 0.5  # of the bytes of a text, scored in training
@@ -47,18 +47,18 @@ SPREAD = 0.3  # an order question's writes lie within this fraction of its dista
 ANSWER = 256  # the first token of the values; those below are bytes
 NOISE = np.frombuffer(b"abcdefghijklmnop", dtype=np.uint8)
 TRAIN_TOKENS = {"noise": 2**23, "text": 3 * 2**24}
-TEST_ROWS = 1024
+TEST_TEXTS = 1024
 
 
 def questions_in(length: int) -> int:
-    """The number of questions, and of names, in a row of this length."""
+    """The number of questions, and of names, in a text of this length."""
     return length // CONTENT + length // ORDER
 
 
-def place_names(generator: np.random.Generator, n_rows: int, length: int, n_names: int) -> tuple:
-    """Rows with writes, questions and answers, and -1 elsewhere.
+def place_names(generator: np.random.Generator, n_texts: int, length: int, n_names: int) -> tuple:
+    """Texts with writes, questions and answers, and -1 elsewhere.
 
-    Returns the tokens and, at answers, the distance, both (n_rows, length + 1) int32. Tokens from
+    Returns the tokens and, at answers, the distance, both (n_texts, length + 1) int32. Tokens from
     256 on: VALUES answers, then a question for each of n_names names, then VALUES writes for each.
     OF_ORDER is added to the distance of order questions.
     """
@@ -67,12 +67,12 @@ def place_names(generator: np.random.Generator, n_rows: int, length: int, n_name
     first_question = ANSWER + VALUES
     first_write = first_question + n_names
     # any name may get either kind of question, so its token does not reveal the kind
-    names = generator.permuted(np.tile(np.arange(n_names), (n_rows, 1)), axis=1)
-    tokens = np.full((n_rows, width), -1, dtype=np.int32)
-    distances = np.zeros((n_rows, width), dtype=np.int32)
+    names = generator.permuted(np.tile(np.arange(n_names), (n_texts, 1)), axis=1)
+    tokens = np.full((n_texts, width), -1, dtype=np.int32)
+    distances = np.zeros((n_texts, width), dtype=np.int32)
     for k in reversed(range(questions_in(length))):  # order questions first: they need most room
         is_order = k >= n_content
-        waiting = np.arange(n_rows)  # rows that do not have this name yet
+        waiting = np.arange(n_texts)  # texts that do not have this name yet
         while len(waiting):
             n = len(waiting)
             question = generator.integers(width, size=(n, 1))
@@ -93,8 +93,8 @@ def place_names(generator: np.random.Generator, n_rows: int, length: int, n_name
             name = names[waiting, k][:, None]
             written = first_write + VALUES * name + values
             new = np.hstack([first_question + name, ANSWER + latest, written])
-            rows = waiting[fits]
-            tokens[rows[:, None], places[fits]] = new[fits]
+            fitting = waiting[fits]
+            tokens[fitting[:, None], places[fits]] = new[fits]
             # on the ring a write may come after its question, which then is not scored
             inside = (writes[:, 0] >= 0) & (question[:, 0] < length)
             scored = fits & inside
@@ -123,29 +123,33 @@ def three_writes(generator: np.random.Generator, farthest: np.ndarray) -> np.nda
     return np.stack([farthest, farthest - 1 - between, farthest - 1 - nearer], axis=1)
 
 
-def make_rows(
-    generator: np.random.Generator, n_rows: int, length: int, n_names: int, text: np.ndarray | None
+def make_texts(
+    generator: np.random.Generator,
+    n_texts: int,
+    length: int,
+    n_names: int,
+    source: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows in noise, or in evenly spaced chunks of a `text`.
+    """Texts in noise, or in evenly spaced chunks of `source`, the bytes of a corpus.
 
-    Returns tokens and what is scored, both (n_rows, length + 1): the distance at an answer, TEXT
-    at a byte of the text, else 0; and the offset in the text where each row ends, (n_rows,).
+    Returns tokens and what is scored, both (n_texts, length + 1): the distance at an answer,
+    OF_BYTE at a byte of the corpus, else 0; and the offset there where each text ends, (n_texts,).
     """
-    tokens, scored = place_names(generator, n_rows, length, n_names)
+    tokens, scored = place_names(generator, n_texts, length, n_names)
     is_filler = tokens < 0
-    room = int(is_filler[0].sum())  # the same in all rows
-    if text is None:
-        ends = np.arange(n_rows)
-        tokens[is_filler] = generator.choice(NOISE, size=n_rows * room)
+    room = int(is_filler[0].sum())  # the same in all texts
+    if source is None:
+        ends = np.arange(n_texts)
+        tokens[is_filler] = generator.choice(NOISE, size=n_texts * room)
         return tokens, scored, ends
-    if len(text) < room + n_rows:
+    if len(source) < room + n_texts:
         raise UserError(
-            f"{n_rows} rows with {room} bytes of text each need more than the {len(text)} bytes "
-            "of a split: lower --longest, or take a corpus with more text"
+            f"{n_texts} texts with {room} bytes of a corpus each need more than the {len(source)} "
+            "bytes of a split: lower --longest, or take a corpus with more text"
         )
-    starts = evenly(len(text) - room, n_rows)
-    tokens[is_filler] = text[starts[:, None] + np.arange(room)].ravel()
-    scored[is_filler] = TEXT
+    starts = evenly(len(source) - room, n_texts)
+    tokens[is_filler] = source[starts[:, None] + np.arange(room)].ravel()
+    scored[is_filler] = OF_BYTE
     return tokens, scored, starts + room
 
 
@@ -159,8 +163,8 @@ def prepare(
 ) -> dict:
     """Write the corpus to `folder` and return its meta.json.
 
-    `text` is a corpus of bytes. Test rows have `longest` inputs, training rows `trained` (0: a 32nd
-    of that, at least ORDER). A fraction `share` of the text is scored in training.
+    `text` is a corpus of bytes. Test texts have `longest` inputs, training texts `trained` (0: a
+    32nd of that, at least ORDER). A fraction `share` of the text is scored in training.
     """
     trained = trained or max(ORDER, longest // 32)
     n_names = questions_in(longest)
@@ -176,11 +180,11 @@ def prepare(
         train_text = text.train
         val_text = text.val
         n_train = TRAIN_TOKENS["text"] // trained
-    val = make_rows(generator, TEST_ROWS, longest, n_names, val_text)
-    train = make_rows(generator, n_train, trained, n_names, train_text)
-    is_text = train[1] == TEXT
-    train[1][is_text & (generator.random(is_text.shape) >= share)] = 0
-    documents = np.arange(TEST_ROWS)  # in noise, each row is its own document
+    val = make_texts(generator, TEST_TEXTS, longest, n_names, val_text)
+    train = make_texts(generator, n_train, trained, n_names, train_text)
+    is_byte = train[1] == OF_BYTE
+    train[1][is_byte & (generator.random(is_byte.shape) >= share)] = 0
+    documents = np.arange(TEST_TEXTS)  # in noise, each text is its own document
     if text:
         documents = np.searchsorted(text.val_starts, val[2], side="left") - 1
     first = ANSWER + VALUES
@@ -198,7 +202,7 @@ def prepare(
         tokenizer="bytes",
         signs=signs,
         source=f"questions in {source}, seed {seed}",
-        rule="rows of their own",
+        rule="texts of their own",
         questions={
             "longest": longest,
             "trained": trained,

@@ -2,21 +2,21 @@
 
     python data/tasks/prepare.py                      all tasks
     python data/tasks/prepare.py copy reverse         two of them
-    python data/tasks/prepare.py parity --seed=1      with other rows
+    python data/tasks/prepare.py parity --seed=1      with other texts
     python data/tasks/prepare.py mqar mqar_64         many queries, see data/tasks/mqar.py
 
-Each task becomes a corpus of its own name. A row is a question, its answer and a full stop, e.g.
-`abc>cba.`, in bytes; answer and full stop are scored. Training rows have sizes 1 to 20 and are
-padded with newlines; validation rows have sizes up to 60, those of variable_tracking and
+Each task becomes a corpus of its own name. A text is a question, its answer and a full stop, e.g.
+`abc>cba.`, in bytes; answer and full stop are scored. Training texts have sizes 1 to 20 and are
+padded with newlines; validation texts have sizes up to 60, those of variable_tracking and
 frequent_words up to 480. To add a task, write a function of a generator and a size that returns
 question and answer, and add it to TASKS.
 
 The chance in meta.json is the accuracy of a guess at size 20, the largest trained on. For
 induction, guessing one of the symbols that follow another is right 1 / size of the time: 5 % at
-size 20 and 1.7 % at 60. Guessing a bit is right for half of the rows at every size. Guessing a
+size 20 and 1.7 % at 60. Guessing a bit is right for half of the texts at every size. Guessing a
 whole word or number of size 20 is almost never right: its chance is given as 0, as it is for five
 variables (1 in 7.9 million) and three letters in order (1 in 15,600). But following a random chain
-of variable_tracking is right for half of the rows. Answering flipflop with the bit written most
+of variable_tracking is right for half of the texts. Answering flipflop with the bit written most
 often is right far more often than a guess; meta.json has that number too.
 """
 
@@ -30,13 +30,13 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurable import UserError, run_program  # noqa: E402
 from data import HERE, new_parser  # noqa: E402
-from data.rows import write_rows  # noqa: E402
+from data.rows import write_texts  # noqa: E402
 from data.tasks import mqar  # noqa: E402
 
 TRAINED = 20  # the largest size in training
 SIZES = range(5, 61, 5)  # of validation
-TRAIN_ROWS = 100_000
-TEST_ROWS = 500  # of each size
+TRAIN_TEXTS = 100_000
+TEST_TEXTS = 500  # of each size
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 CHAINS = 2  # of variables
 HOPS = 4  # from the first to the last variable of a chain
@@ -145,7 +145,7 @@ def variable_tracking(generator: Generator, size: int) -> tuple[str, str]:
     others, each set to the one before; chains are in order, interleaved with `size` fillers and
     each other. Differences: a variable is a letter, not five in a sentence; a filler is four dots;
     and there are CHAINS chains, where RULER has 1, so that the value has to be looked up. Who
-    always answers with the first chain is right in half of the rows.
+    always answers with the first chain is right in half of the texts.
     """
     length = HOPS + 1  # of a chain
     names = generator.permutation([*LETTERS.upper()])[: CHAINS * length].reshape(CHAINS, length)
@@ -166,7 +166,7 @@ def frequent_words(generator: Generator, size: int) -> tuple[str, str]:
 
     After RULER (Hsieh et al. 2024, arXiv 2404.06654): the word of rank k occurs n k^-2 / zeta(2)
     times, truncated to an integer, in random order; rank 1 is noise, ranks 2 to 4 are the answer.
-    Differences: words are letters, ranked anew in each row; noise is a dash; and the order of the
+    Differences: words are letters, ranked anew in each text; noise is a dash; and the order of the
     answer counts. n is 50 + 10 size: from 53 on, ranks 2 to 5 have different counts, so there are
     no ties; from about 1,200 on theirs has more words. Counts over a fraction of the text often
     have the same order, so a reader of a short window does well.
@@ -197,15 +197,16 @@ FURTHER = {  # sizes of validation beyond SIZES
 }
 
 
-def by_majority(rows: np.ndarray) -> float:
-    """The fraction of flipflop rows (n, T) whose answer is the bit written most often; ties are
-    broken at random.
+def by_majority(tokens: np.ndarray) -> float:
+    """The fraction of flipflop texts, (n, T) bytes, whose answer is the bit written most often.
+
+    Ties are broken at random.
     """
     right = []
-    for row in rows:
-        text, answer = bytes(row.tolist()).decode().split("r")
-        ones = text.count("w1")
-        zeros = text.count("w0")
+    for text in tokens:
+        writes, answer = bytes(text.tolist()).decode().split("r")
+        ones = writes.count("w1")
+        zeros = writes.count("w0")
         if ones == zeros:
             right.append(0.5)
         else:
@@ -213,29 +214,29 @@ def by_majority(rows: np.ndarray) -> float:
     return float(np.mean(right))
 
 
-def make_rows(make: Make, generator: Generator, sizes: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """A padded row of each of these sizes: tokens, and 1 where a token is scored, else 0."""
-    texts = [make(generator, size) for size in sizes]
-    longest = max(len(question + answer) for question, answer in texts) + 1
-    rows = "".join(f"{question}{answer}.".ljust(longest, "\n") for question, answer in texts)
-    tokens = np.frombuffer(rows.encode("ascii"), dtype=np.uint8).reshape(len(texts), longest)
-    starts = np.array([len(question) for question, _ in texts])
-    ends = np.array([len(question + answer) for question, answer in texts])
+def make_texts(make: Make, generator: Generator, sizes: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """A padded text of each of these sizes: tokens, and 1 where a token is scored, else 0."""
+    pairs = [make(generator, size) for size in sizes]
+    longest = max(len(question + answer) for question, answer in pairs) + 1
+    texts = "".join(f"{question}{answer}.".ljust(longest, "\n") for question, answer in pairs)
+    tokens = np.frombuffer(texts.encode("ascii"), dtype=np.uint8).reshape(len(pairs), longest)
+    starts = np.array([len(question) for question, _ in pairs])
+    ends = np.array([len(question + answer) for question, answer in pairs])
     place = np.arange(longest)
     scored = (place >= starts[:, None]) & (place <= ends[:, None])
     return tokens, scored.astype(np.int64)
 
 
 def prepare(folder: Path, seed: int = 0) -> dict:
-    """Write the rows of the task named like `folder` and return its meta.json."""
+    """Write the texts of the task named like `folder` and return its meta.json."""
     if folder.name in mqar.CORPORA:
         return mqar.prepare(folder, seed)
     make, chance = TASKS[folder.name]
     generator = np.random.default_rng(seed)
-    train = make_rows(make, generator, [1 + k % TRAINED for k in range(TRAIN_ROWS)])
+    train = make_texts(make, generator, [1 + k % TRAINED for k in range(TRAIN_TEXTS)])
     sizes = [*SIZES, *FURTHER.get(folder.name, ())]
-    tested = {size: make_rows(make, generator, [size] * TEST_ROWS) for size in sizes}
-    return write_rows(
+    tested = {size: make_texts(make, generator, [size] * TEST_TEXTS) for size in sizes}
+    return write_texts(
         folder,
         train=train,
         validation=tested,
@@ -248,7 +249,7 @@ def prepare(folder: Path, seed: int = 0) -> dict:
         },
         tokenizer="bytes",
         source=f"{make.__doc__.splitlines()[0]} generated from seed {seed}",
-        rule="rows of their own",
+        rule="texts of their own",
     )
 
 
