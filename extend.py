@@ -34,13 +34,13 @@ from runs.checkpoint import (
 from runs.figures import plot_rows
 from runs.huggingface import is_huggingface
 from runs.log import log_comparison
-from scheme import Scheme, extension_names
+from scheme import Catalogue, Scheme
 
 
 def fitting_extensions(scheme: Scheme) -> list[str]:
     """All extensions that fit a scheme, with their defaults."""
     fitting = []
-    for text in [f"window(size={scheme.shape.first_length})", *extension_names(scheme.pos_file)]:
+    for text in [f"window(size={scheme.shape.first_length})", *scheme.catalogue.extensions]:
         if text in ("temperature", "dynamic_yarn"):  # the first is 1 by default, the second is yarn
             continue
         with suppress(UserError):  # it does not fit, or needs an option
@@ -63,7 +63,7 @@ def check_seeds(runs: list[Run]) -> None:
 def main() -> None:
     """Test what is missing; print the table, and write it and its figure."""
     settings, typed = configure(ExtendSettings, sys.argv[1:])
-    names = extension_names()
+    names = Catalogue().extensions
     models = []
     texts = []
     for word in typed:

@@ -214,10 +214,10 @@ def scheme_files(scheme: Scheme) -> dict:
         folder = path.parent
         if folder == ZOO:
             files[f"zoo/{path.name}"] = path
-        elif path == scheme.pos_file:
+        elif path == scheme.catalogue.pos_file:
             files[OWN_FILE] = path
         else:
-            folder = scheme.pos_file.parent
+            folder = scheme.catalogue.pos_file.parent
             files[path.relative_to(folder).as_posix()] = path
         modules = []
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
