@@ -70,7 +70,7 @@ from runs.huggingface import is_huggingface
 from runs.log import log_comparison
 from runs.processes import ALONE, Processes
 from runs.results import describe_run, tested_lengths
-from scheme import Scheme, extension_names
+from scheme import Catalogue, Scheme
 
 MAX_WINDOWS = 64  # places of fixed_targets by default, and the most windows of one forward pass
 NUM_CHUNKS = 16  # of the text in nonoverlapping
@@ -660,7 +660,7 @@ def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
 def fitting_extensions(scheme: Scheme) -> list[str]:
     """All extensions that fit a scheme, with their defaults."""
     fitting = []
-    for text in [f"window(size={scheme.shape.first_length})", *extension_names(scheme.pos_file)]:
+    for text in [f"window(size={scheme.shape.first_length})", *scheme.catalogue.extensions]:
         if text in ("temperature", "dynamic_yarn"):  # the first is 1 by default, the second is yarn
             continue
         with suppress(UserError):  # it does not fit, or needs an option
@@ -728,7 +728,7 @@ def evaluate_extensions(runs: list[Run], texts: list[str], settings: EvaluateSet
 def is_model(word: str) -> bool:
     """Whether an argument is a run folder or a Hugging Face model, rather than an extension."""
     is_path = os.path.exists(word) or (os.sep in word and "(" not in word)
-    return word not in extension_names() and (is_path or is_huggingface(word))
+    return word not in Catalogue().extensions and (is_path or is_huggingface(word))
 
 
 def main() -> None:

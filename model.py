@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 import attention
 from configurable import GPTConfig, UserError
 from posenc import Shape, init_std, materialize, scheme_name, upcast
-from scheme import Scheme, for_each_head
+from scheme import Catalogue, Scheme, for_each_head
 
 LOGIT_BYTES = 64 * 2**20  # bytes of float32 logits that `GPT.losses` computes at a time
 
@@ -313,7 +313,7 @@ class GPT(nn.Module):
             first_length=config.first_length,
             latent=config.kv_lora_rank is not None,
         )
-        self.pos = Scheme(config.pos, shape, config.n_layer, pos_file)
+        self.pos = Scheme(config.pos, shape, config.n_layer, Catalogue(pos_file))
         for piece in self.pos.pieces.values():
             if config.kv_lora_rank and "latent attention" in piece.conflicts:
                 raise UserError(f"{scheme_name(piece)} needs whole heads: leave kv_lora_rank out")

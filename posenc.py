@@ -34,7 +34,12 @@ from configurable import Count, UserError, read_json
 
 
 def in_tokens(value, info):
-    """Convert a length to tokens: 0.25 is a quarter of the length first trained at."""
+    """Convert a length to tokens. A whole number counts them; a real number is a share of L, the
+    length first trained at: size=128, size=0.25.
+
+    The type decides, because a share may exceed 1: with L = 128, size=2 is two tokens, size=2.0
+    is 2 L, 256 tokens, and size=1.0 is L.
+    """
     if isinstance(value, int) and 0 < value <= 2**24:
         return value
     if isinstance(value, float) and 0 < value <= 32:
@@ -254,7 +259,8 @@ class Region:
 
 
 class Piece(nn.Module):
-    """One position scheme. It defines the methods that it needs; those it lacks are None.
+    """One position scheme. It defines the methods that it needs; those it lacks are None: a piece
+    has a bias if piece.bias is not None. What is checked of each is in METHODS, below.
 
     ids(ids, total)                  new position ids (T,) for ids (T,) in a text of `total`
                                      tokens; ids are integers, for an extension real numbers
@@ -301,17 +307,13 @@ class Piece(nn.Module):
     parameters of a piece.
     """
 
-    # a piece has a bias if piece.bias is not None
-    ids = draw = embed = tables = turn = bias = temperature = mask = None
-    features = along = score = weights = output = None
-    map_frequencies = factor = regions = pack = unpack = None
-
     limit: int | None = None  # how many positions it defines; with ids(): the longest text
     visible: tuple[int, int] | None = None  # of a mask: how many last and first keys it shows
     per_layer: bool = False  # whether each layer has a piece of its own, by default
     by_distance: bool = False  # whether its bias and its mask depend on i - j alone
     in_kernel: bool = False  # whether flex computes its bias for each pair, without a table
     can_extend: bool = False  # whether it may stand in `extend`
+    factor_grows: bool = False  # whether its factor depends on the length of the text
     extends: tuple[str, ...] = ()  # the only schemes that it can extend, by name
     # what it cannot go with: schemes in the same layer, by name; "positions": any piece there that
     # reads or changes them; "latent attention": a model that has it
@@ -337,6 +339,88 @@ class Piece(nn.Module):
             return new if new.dtype == dtype else t.to(new.device, dtype)
 
         return super()._apply(moved, recurse)
+
+
+@dataclass(frozen=True)
+class Method:
+    """What checks and pages know of a method of `Piece`; its docstring says what each gives."""
+
+    name: str
+    arguments: str  # after self
+    acts_on: str = ""  # in docs/schemes.md; "" if it does nothing without another method
+    of: Literal["schemes", "extensions", "both"] = "schemes"  # who may have it
+    claims: str = ""  # in a layer, only one piece may claim this
+    reads: tuple[str, ...] = ()  # of positions and distances, what it depends on
+    changes: str = ""  # of these or frequencies, what it changes: without a reader it does nothing
+    once: bool = False  # a scheme with it acts once, before the first layer
+    by_layer: bool = False  # an extension with it may act in some layers only
+
+
+METHODS = (  # in the order of docs/schemes.md
+    Method(
+        "map_frequencies",
+        "inv_freq, base, total, ids",
+        "frequencies",
+        of="extensions",
+        claims="frequencies",
+        changes="frequencies",
+        by_layer=True,
+    ),
+    Method(
+        "ids",
+        "ids, total",
+        "positions",
+        of="both",
+        claims="position ids",
+        changes="positions",
+        once=True,
+    ),
+    Method(
+        "embed",
+        "ids, tokens, total",
+        "token embedding",
+        claims="token embedding",
+        reads=("positions",),
+        once=True,
+    ),
+    Method("tables", "ids, total, maps", claims="rotation", reads=("positions", "distances")),
+    Method("turn", "x, tables, is_key", "queries and keys"),
+    Method(
+        "regions",
+        "total",
+        "distances",
+        of="extensions",
+        claims="whole score",
+        changes="distances",
+    ),
+    Method("bias", "h, i, j", "score", reads=("positions", "distances")),
+    Method("temperature", "index", "temperature", of="both", by_layer=True),
+    Method("mask", "i, j", "mask", of="both"),
+    Method("features", "x", claims="whole score"),
+    Method("along", "q, k, features, scale", "queries and keys, by content"),
+    Method("score", "tile", "whole score", claims="whole score", reads=("positions",)),
+    Method("weights", "scores", "attention weights", of="both", claims="attention weights"),
+    Method("output", "y, v, x", "head outputs", of="both", claims="output of the heads"),
+    Method("pack", "x", "cache", of="extensions", claims="cache"),
+    Method("unpack", "*parts", of="extensions"),
+    Method("factor", "total", of="extensions"),
+    Method(
+        "draw",
+        "length, generator",
+        "training positions",
+        of="both",
+        claims="positions of training",
+        changes="positions",
+        once=True,
+    ),
+)
+for method in METHODS:  # None for those that a piece does not define
+    setattr(Piece, method.name, None)
+
+
+def methods_of(piece: Piece | type[Piece]) -> list[Method]:
+    """The methods of the contract that a piece, or its class, defines."""
+    return [method for method in METHODS if getattr(piece, method.name) is not None]
 
 
 def scheme_name(piece: Piece | type[Piece]) -> str:
@@ -619,6 +703,7 @@ class Scaled(Extension):
         super().__init__()
         self.length = shape.first_length
         self.factor_option = factor  # a number or "auto"
+        self.factor_grows = factor == "auto"
 
     def factor(self, total):
         """The factor in a text of `total` tokens."""
@@ -661,6 +746,7 @@ class DynamicNtk(Ntk):
 
     def __init__(self, shape: Shape, *, factor: Annotated[float, Field(ge=1)] = 1.0):
         super().__init__(shape, factor=factor)
+        self.factor_grows = True
 
     def factor(self, total):
         """The factor s that ntk uses."""

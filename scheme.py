@@ -17,17 +17,17 @@ import inspect
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ConfigDict, ValidationError, create_model
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 import posenc
-from configurable import UserError, mixed_seed
+from configurable import UserError, mixed_seed, type_adapter
 from posenc import (
     Extension,
     Piece,
@@ -35,6 +35,7 @@ from posenc import (
     Scaled,
     Shape,
     Window,
+    methods_of,
     scheme_name,
     upcast,
 )
@@ -45,12 +46,17 @@ ZOO = Path(__file__).resolve().parent / "zoo"
 # ---- the grammar
 
 
-@dataclass(frozen=True, eq=False)  # each mention equals itself alone: `rope | rope` has two
+@dataclass(frozen=True)
 class Mention:
-    """A scheme that an expression names, with its options and its canonical text."""
+    """A scheme that an expression names, with its options and its canonical text.
 
+    Mentions are numbered from left to right, from 0: `rope | rope` has two of them, `2 * rope` one,
+    for two layers.
+    """
+
+    number: int
     name: str
-    options: dict[str, Any]
+    options: dict[str, Any] = field(hash=False)
     text: str
 
 
@@ -114,12 +120,12 @@ def read_pattern(tree, mentions):
             pattern = read_pattern(right, mentions)
             if 1 <= count * len(pattern) <= 1000:  # nested repeats multiply
                 return count * pattern
-    mention = read_mention(tree)  # UserError for all that is neither a name nor a call
+    mention = read_mention(tree, len(mentions))  # UserError for what is neither a name nor a call
     mentions.append(mention)
     return [mention]
 
 
-def read_mention(tree):
+def read_mention(tree, number):
     """Read a name or a call, such as rope or t5(buckets=16)."""
     text = ast.unparse(tree)
     match tree:
@@ -146,7 +152,7 @@ def read_mention(tree):
                 f"in {text:.80}: a value is a number, True, False, a word or a name in quotes"
             ) from None
         options[keyword.arg] = value
-    return Mention(name, options, text)
+    return Mention(number, name, options, text)
 
 
 # ---- the look-up
@@ -214,54 +220,51 @@ def pieces_of(module):
     return pieces
 
 
-def all_pieces(pos_file: Path | None = None) -> dict[str, type[Piece]]:
-    """Every scheme and extension by name: those of posenc.py, of the zoo, and of the user's file.
+class Catalogue:
+    """What an expression may name: the classes of posenc.py, of the zoo, and of the user's own
+    file. `schemes` are the names for `pos`, `extensions` those for `extend`.
 
     UserError if the user's file defines a name that exists already.
     """
-    pieces = pieces_of(posenc)
-    for path in ZOO.glob("[a-z]*.py"):
-        pieces |= pieces_of(importlib.import_module(f"zoo.{path.stem}"))
-    users, _ = load_file(pos_file.resolve()) if pos_file else ({}, [])
-    for name in users:
-        if name in pieces:
-            raise UserError(f"{pos_file} defines {name}, which exists already: rename the class")
-    return dict(sorted((pieces | users).items()))
 
+    def __init__(self, pos_file: str | Path | None = None):
+        self.pos_file = Path(pos_file).resolve() if pos_file else None
+        pieces = pieces_of(posenc)
+        for path in ZOO.glob("[a-z]*.py"):
+            pieces |= pieces_of(importlib.import_module(f"zoo.{path.stem}"))
+        users, _ = load_file(self.pos_file) if pos_file else ({}, [])
+        for name in users:
+            if name in pieces:
+                where = f"{self.pos_file} defines {name}"
+                raise UserError(f"{where}, which exists already: rename the class")
+        self.pieces = dict(sorted((pieces | users).items()))  # {name: class}
+        self.schemes = [n for n, cls in self.pieces.items() if not issubclass(cls, Extension)]
+        self.extensions = [name for name, cls in self.pieces.items() if cls.can_extend]
 
-def scheme_names(pos_file: Path | None = None) -> list[str]:
-    """Every scheme that `pos` may name."""
-    return [n for n, cls in all_pieces(pos_file).items() if not issubclass(cls, Extension)]
+    def find(self, name: str, option: str = "") -> type[Piece]:
+        """Look up the class of a piece. With option="pos" or "extend" it must be valid there.
 
-
-def extension_names(pos_file: Path | None = None) -> list[str]:
-    """Everything that `extend` may name."""
-    return [name for name, cls in all_pieces(pos_file).items() if cls.can_extend]
-
-
-def find(name: str, pos_file: Path | None = None, option: str = "") -> type[Piece]:
-    """Look up the class of a piece. With option="pos" or "extend" it must be valid there.
-
-    UserError for a wrong name: it suggests the closest one, or lists them all.
-    """
-    pieces = all_pieces(pos_file)
-    meant = ALIASES | {piece.replace("_", ""): piece for piece in pieces}
-    near = difflib.get_close_matches(name.lower().replace("_", ""), meant, 1, 0.75)
-    if not near:
-        names = extension_names if option == "extend" else scheme_names
-        raise UserError(
-            f"there is no position scheme {name:.60}; your own needs --pos_file=FILE.py. "
-            f"There are: {', '.join(names(pos_file))}"
-        )
-    right = name if name in pieces else meant[near[0]]
-    cls = pieces[right]
-    if option == "extend" and not cls.can_extend:
-        raise UserError(f"{name} does not extend a trained model: train with --pos={right}")
-    if option == "pos" and issubclass(cls, Extension):
-        raise UserError(f"{name} extends a trained model: write it as --extend={right}")
-    if right != name:
-        raise UserError(f"there is no position scheme {name}: did you mean {right}?")
-    return cls
+        UserError for a wrong name: it suggests the closest one, or lists them all.
+        """
+        right = name
+        if name not in self.pieces:
+            meant = ALIASES | {piece.replace("_", ""): piece for piece in self.pieces}
+            near = difflib.get_close_matches(name.lower().replace("_", ""), meant, 1, 0.75)
+            if not near:
+                names = self.extensions if option == "extend" else self.schemes
+                raise UserError(
+                    f"there is no position scheme {name:.60}; your own needs --pos_file=FILE.py. "
+                    f"There are: {', '.join(names)}"
+                )
+            right = meant[near[0]]
+        cls = self.pieces[right]
+        if option == "extend" and not cls.can_extend:
+            raise UserError(f"{name} does not extend a trained model: train with --pos={right}")
+        if option == "pos" and issubclass(cls, Extension):
+            raise UserError(f"{name} extends a trained model: write it as --extend={right}")
+        if right != name:
+            raise UserError(f"there is no position scheme {name}: did you mean {right}?")
+        return cls
 
 
 def options_of(cls: type[Piece]) -> dict[str, tuple[Any, Any]]:
@@ -279,69 +282,98 @@ def options_of(cls: type[Piece]) -> dict[str, tuple[Any, Any]]:
 
 
 def build(
-    expression: Expression, n_layer: int, shape: Shape, pos_file: Path | None = None
+    expression: Expression, n_layer: int, shape: Shape, catalogue: Catalogue
 ) -> tuple[dict[str, Piece], list[tuple[str, ...]]]:
     """Build an expression: {key: piece}, and for each layer the keys of the pieces that act in it.
 
     With `shape.extends` it is an `extend` expression. UserError for a wrong name or option, or for
     a piece in the wrong place.
     """
-    extends = shape.extends
     pieces = {}
     layers = [() for _ in range(n_layer)]
-    for number, mention in enumerate(expression.mentions):
-        name = mention.name
-        if extends and name == "none":  # layers without extension
+    for mention in expression.mentions:
+        if shape.extends and mention.name == "none":  # layers without extension
             continue
-        cls = find(name, pos_file, "extend" if extends else "pos")
-
-        # its options, checked against their annotations
-        fields = options_of(cls) | {"per_layer": (bool, cls.per_layer)}
-        for option in mention.options:
-            if option not in fields:
-                raise UserError(f"{name} has no option {option}; it has {', '.join(fields)}")
-        config = ConfigDict(strict=True, allow_inf_nan=False)
-        schema = create_model(name, __config__=config, **fields)
-        try:
-            context = {"first_length": shape.first_length}
-            options = dict(schema.model_validate(mention.options, context=context))
-        except ValidationError as error:
-            reasons = "; ".join(f"{e['loc'][0]}: {e['msg']}" for e in error.errors())
-            raise UserError(f"{name}: {reasons}. Its options: {', '.join(fields)}") from None
+        cls = catalogue.find(mention.name, "extend" if shape.extends else "pos")
+        options = read_options(cls, mention, shape.first_length)
         per_layer = options.pop("per_layer")
-
-        # its layers
-        pattern = expression.pattern
-        acts_in = [layer for layer in range(n_layer) if mention in mentions_in(pattern, layer)]
-        in_all = len(acts_in) == n_layer
-        if extends and not acts_in:
-            raise UserError(f"{name} is in none of the {n_layer} layers of '{expression.text:.80}'")
-        if extends and not (in_all or cls.map_frequencies or cls.temperature):
-            raise UserError(f"{name} extends all layers or none: join with + instead of |")
-        if not extends and (cls.ids or cls.embed) and (per_layer or not in_all):
-            raise UserError(
-                f"{name} acts once, before the first layer, so it cannot be per_layer or in a "
-                f"pattern: write 'SCHEME + (... | ...)' instead of '{expression.text:.80}'"
-            )
-        for layer in acts_in:
-            key = f"{number}_{name}_layer{layer}" if per_layer else f"{number}_{name}"
+        for layer in place(mention, cls, per_layer, expression, n_layer, shape.extends):
+            key = f"{mention.number}_{mention.name}"  # one piece for all layers
+            if per_layer:
+                key += f"_layer{layer}"
             if key not in pieces:
-                try:
-                    piece = cls(shape, **options)
-                    piece.per_layer = per_layer
-                    piece.train()  # fails if __init__ did not call super().__init__()
-                except UserError:
-                    raise
-                except Exception as error:  # a user's own class may raise anything
-                    raise UserError(
-                        f"{Path(inspect.getfile(cls)).name}: {cls.__name__}.__init__ raises "
-                        f"{type(error).__name__}: {error!s:.300}; it takes (self, shape, *, "
-                        "option=default), begins with super().__init__(), and reads n_head, "
-                        "turned_width, width and first_length of shape"
-                    ) from error
-                pieces[key] = piece
+                pieces[key] = construct(cls, shape, options)
+                pieces[key].per_layer = per_layer
             layers[layer] += (key,)
     return pieces, layers
+
+
+def read_options(cls, mention, first_length):
+    """The options of a mention, defaults included, checked against their annotations; lengths are
+    in tokens.
+    """
+    fields = options_of(cls) | {"per_layer": (bool, cls.per_layer)}
+    names = ", ".join(fields)
+    for option in mention.options:
+        if option not in fields:
+            raise UserError(f"{mention.name} has no option {option}; it has {names}")
+    context = {"first_length": first_length}
+    reasons = []
+    options = {}
+    for option, (annotation, default) in fields.items():
+        value = mention.options.get(option, default)
+        try:
+            if value is ...:
+                reasons.append(f"{option}: Field required")
+            elif value is not None or default is not None:  # a default of None needs no type
+                value = type_adapter(annotation).validate_python(
+                    value, strict=True, context=context
+                )
+        except ValidationError as error:
+            reasons += [f"{option}: {e['msg']}" for e in error.errors()]
+        options[option] = value
+    if reasons:
+        raise UserError(f"{mention.name}: {'; '.join(reasons)}. Its options: {names}")
+    return options
+
+
+def place(mention, cls, per_layer, expression, n_layer, extends):
+    """The layers in which a mention acts; UserError if its class cannot act so."""
+    name = mention.name
+    layers = [n for n in range(n_layer) if mention in mentions_in(expression.pattern, n)]
+    in_all = len(layers) == n_layer
+    methods = methods_of(cls)
+    if extends and not layers:
+        raise UserError(f"{name} is in none of the {n_layer} layers of '{expression.text:.80}'")
+    if extends and not in_all and not any(method.by_layer for method in methods):
+        raise UserError(f"{name} extends all layers or none: join with + instead of |")
+    if not extends and (per_layer or not in_all) and any(method.once for method in methods):
+        raise UserError(
+            f"{name} acts once, before the first layer, so it cannot be per_layer or in a "
+            f"pattern: write 'SCHEME + (... | ...)' instead of '{expression.text:.80}'"
+        )
+    for method in methods:
+        if method.of == "schemes" and issubclass(cls, Extension):
+            raise UserError(
+                f"{name} has {method.name}, which does nothing in an extension: make it a scheme, "
+                "a subclass of posenc.Piece"
+            )
+    return layers
+
+
+def construct(cls, shape, options):
+    """A piece of a class, with these options; UserError if the code of the class fails."""
+    try:
+        return cls(shape, **options).train()  # fails if __init__ did not call super().__init__()
+    except UserError:
+        raise
+    except Exception as error:  # a user's own class may raise anything
+        raise UserError(
+            f"{Path(inspect.getfile(cls)).name}: {cls.__name__}.__init__ raises "
+            f"{type(error).__name__}: {error!s:.300}; it takes (self, shape, *, "
+            "option=default), begins with super().__init__(), and reads n_head, "
+            "turned_width, width and first_length of shape"
+        ) from error
 
 
 def extended_frequencies(
@@ -361,68 +393,70 @@ def extended_frequencies(
     return scheme.rotary[0].frequencies(length or train_length, scheme.maps)
 
 
-# ---- which pieces can be combined
-
-# a method of a piece, and what the piece claims by it: in a layer only one piece may claim it
-CLAIMS = {
-    "ids": "position ids",
-    "draw": "positions of training",
-    "embed": "token embedding",
-    "tables": "rotation",
-    "map_frequencies": "frequencies",
-    "score": "whole score",
-    "features": "whole score",
-    "regions": "whole score",
-    "weights": "attention weights",
-    "output": "output of the heads",
-    "pack": "cache",
-}
+# ---- which pieces can be combined: see posenc.METHODS
 
 
 def claims(piece):
-    """The set of what a piece claims: see CLAIMS."""
-    claimed = {claim for method, claim in CLAIMS.items() if getattr(piece, method)}
+    """The set of what a piece claims: in a layer, only one piece may claim it."""
+    claimed = {method.claims for method in methods_of(piece)} - {""}
     if isinstance(piece, Rotary):  # such as resonance, which rounds the frequencies of another map
         claimed.discard("frequencies")
     return claimed
 
 
-def reads_positions(piece):
-    """Whether a piece's result may depend on position ids; scores made from features do not."""
-    reads_ids = piece.embed or piece.tables or piece.bias or piece.score
-    return bool(reads_ids) and not piece.features
+def reads(piece):
+    """Which of positions, distances and frequencies the result of a piece may depend on."""
+    found = {"frequencies"} if isinstance(piece, Rotary) else set()
+    if piece.features is None:  # scores made from features do not
+        for method in methods_of(piece):
+            found.update(method.reads)
+    return found
 
 
-def check_layer(pieces, extensions, subject):
-    """Raise UserError if the pieces of one layer and their extensions cannot be combined; it begins
-    with `subject`, the expressions.
+def changes(piece):
+    """Which of positions, distances and frequencies a piece changes for those that read them."""
+    return {method.changes for method in methods_of(piece)} - {""}
+
+
+def check_layer(schemes, extensions, subject):
+    """Raise UserError if the schemes of one layer and their extensions cannot be combined; it
+    begins with `subject`, the expressions.
     """
     # each pair in both orders: most rules are those of a about b
-    for a, b in itertools.permutations([*pieces, *extensions], 2):
-        name = scheme_name(a)
-        other = scheme_name(b)
-        b_reads = reads_positions(b)
-        shared = claims(a) & claims(b)
-        if (a in extensions) != (b in extensions):  # an extension may change what a scheme claims
-            shared -= {"position ids", "rotation"}
-        reason = ""
-        if shared:
-            reason = f"both claim the {min(shared)}: keep one"
-        elif other in a.conflicts:
-            reason = "cannot be used in the same layer"
-        elif "positions" in a.conflicts and (b_reads or b.ids or b.draw or b.regions):
-            reason = f"cannot be combined: only {name} can read the positions it sets"
-        elif a.extends and b_reads and other not in a.extends:
-            reason = f"cannot be combined: {name} extends {' or '.join(a.extends)} only"
-        # embeddings are added once for all layers, and a table has vectors for whole positions
-        # only; an extension makes positions real numbers, or different ones in each layer
-        elif a.can_extend and (a.ids or a.draw) and b.embed and (b.limit or a.per_layer):
-            reason = f"cannot be combined: {other} has vectors for whole positions only"
-        # b draws positions of a longer text: a factor that depends on the length would count twice
-        elif b.draw and a in extensions and a.factor and a.factor(2**30) != a.factor(2**31):
-            reason = f"both assume a longer text: give a fixed factor to {name}"
+    for a, b in itertools.permutations([*schemes, *extensions], 2):
+        reason = clash(a, b, extensions)
         if reason:
-            raise UserError(f"{subject}: {name} and {other} {reason}")
+            raise UserError(f"{subject}: {scheme_name(a)} and {scheme_name(b)} {reason}")
+
+
+def clash(a, b, extensions):
+    """Why piece a cannot act in the same layer as piece b; "" if it can."""
+    name = scheme_name(a)
+    other = scheme_name(b)
+    b_reads = "positions" in reads(b)
+    shared = claims(a) & claims(b)
+    if (a in extensions) != (b in extensions):  # an extension may change what a scheme claims
+        shared -= {"position ids", "rotation"}
+    if shared:
+        return f"both claim the {min(shared)}: keep one"
+
+    if other in a.conflicts:
+        return "cannot be used in the same layer"
+    if "positions" in a.conflicts and (b_reads or changes(b) - {"frequencies"}):
+        return f"cannot be combined: only {name} can read the positions it sets"
+    if a.extends and b_reads and other not in a.extends:
+        return f"cannot be combined: {name} extends {' or '.join(a.extends)} only"
+
+    # embeddings are added once for all layers, and a table has vectors for whole positions only;
+    # an extension makes positions real numbers, or different ones in each layer
+    moves = a in extensions and "positions" in changes(a)
+    if moves and b.embed and (b.limit or a.per_layer):
+        return f"cannot be combined: {other} has vectors for whole positions only"
+
+    # b draws positions of a longer text: a factor that grows with the text would count twice
+    if b.draw and a in extensions and a.factor_grows:
+        return f"both assume a longer text: give a fixed factor to {name}"
+    return ""
 
 
 # ---- the plan for attention in each forward pass
@@ -518,14 +552,15 @@ class Scheme(nn.Module):
     UserError if the expression does not fit the model.
     """
 
-    def __init__(self, text: str, shape: Shape, n_layer: int, pos_file: Path | None = None):
+    def __init__(self, text: str, shape: Shape, n_layer: int, catalogue: Catalogue | None = None):
         super().__init__()
         self.expression = parse(text)
         self.text = self.expression.text
         self.shape = shape
-        self.pos_file = Path(pos_file).resolve() if pos_file else None
-        pieces, self.layers = build(self.expression, n_layer, shape, self.pos_file)
+        self.catalogue = catalogue or Catalogue()
+        pieces, self.layers = build(self.expression, n_layer, shape, self.catalogue)
         self.pieces = nn.ModuleDict(pieces)
+        self.reads = set().union(*map(reads, pieces.values()))  # such as "positions"
         limits = [piece.limit for piece in pieces.values() if piece.limit and not piece.ids]
         self.id_limit = min(limits, default=None)  # of the smallest table: ids are below it
         # the longest text: a piece that changes ids, such as randomized, sets it alone
@@ -545,10 +580,9 @@ class Scheme(nn.Module):
         by options are looked up in `folder` first. Activating the current expression again keeps
         what it learned. UserError if the expression does not fit the scheme.
         """
-        pieces = self.pieces.values()
         expression = parse(text or "none")
         shape = replace(self.shape, extends=True, folder=folder)
-        extensions, layers = build(expression, len(self.layers), shape, self.pos_file)
+        extensions, layers = build(expression, len(self.layers), shape, self.catalogue)
         plan_keys = list(zip(self.layers, layers, strict=True))
         subject = f"'{self.text:.80}'"  # what an error is about
         if extensions:
@@ -557,19 +591,13 @@ class Scheme(nn.Module):
             extending = [extensions[key] for key in extension_keys]
             check_layer([self.pieces[key] for key in keys], extending, subject)
         for piece in extensions.values():
-            acts_on = pieces  # temperatures, masks and packing fit any piece
-            if piece.map_frequencies:
-                acts_on = self.rotary
-            elif piece.regions:
-                acts_on = [p for p in pieces if p.tables or p.bias]
-            elif piece.ids or piece.draw:
-                acts_on = [p for p in pieces if reads_positions(p)]
-            if not acts_on:
+            if not changes(piece) <= self.reads:
                 raise UserError(f"{subject}: no piece reads what {scheme_name(piece)} changes")
         active = nn.ModuleDict(extensions).to(self.device_marker.device)
         maps = [piece for piece in active.values() if piece.map_frequencies]
-        # last those that change the result of the others, such as resonance and clip
-        maps.sort(key=lambda piece: isinstance(piece, Rotary))
+        # last those that change the result of the others: rotary ones, such as resonance and clip
+        rotary_maps = [piece for piece in maps if isinstance(piece, Rotary)]
+        maps = [piece for piece in maps if piece not in rotary_maps] + rotary_maps
         for rotary in self.rotary:  # so that a map fails here rather than in the first step
             rotary.frequencies(2 * self.shape.first_length, maps)
         if expression.text == self.extend_text:
@@ -743,7 +771,7 @@ class Scheme(nn.Module):
         else:
             lines = [f"{', '.join(layers)}: {schemes}" for schemes, layers in layers_of.items()]
             text = f"layers {'; '.join(lines)}"
-        if self.ids_piece and not any(map(reads_positions, self.pieces.values())):
+        if self.ids_piece and "positions" not in self.reads:
             text += f"; nothing reads the positions of {scheme_name(self.ids_piece)}"
         if self.extend_text:
             text += f", extended by {self.extend_text}"

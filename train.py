@@ -135,7 +135,7 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes) -
     model.pos.check_length(s.block_size)
     model.pos.draw(s.seed, 0, s.block_size)  # UserError if the scheme has too few random positions
     if s.examine and processes.is_master and is_new:  # a resumed run was examined at its start
-        for warning in examine(model.config, model.pos.pos_file, files_folder):
+        for warning in examine(model.config, model.pos.catalogue.pos_file, files_folder):
             print(f"warning: {warning}")
 
     print(f"{folder}: {model.parameter_count:,} parameters; {model.pos.describe()}")

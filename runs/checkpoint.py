@@ -212,7 +212,7 @@ def scheme_files(scheme: Scheme) -> dict:
             path = Path(inspect.getfile(cls)).resolve()
             if path.parent == ZOO:
                 files[f"zoo/{path.name}"] = path
-            elif path == scheme.pos_file:
+            elif path == scheme.catalogue.pos_file:
                 files[OWN_FILE] = path
                 _, helpers = load_file(path)
                 for helper in helpers:

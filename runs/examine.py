@@ -20,11 +20,10 @@ from torch import nn
 import attention
 from configurable import GPTConfig, UserError
 from model import GPT
-from posenc import Piece, Rotary
+from posenc import Piece, Rotary, methods_of
 from runs.device import is_out_of_memory
-from scheme import find, mentions_in, parse
+from scheme import Catalogue, mentions_in, parse
 
-METHODS = "ids draw embed turn bias temperature mask along score weights output".split()
 NEAR = 1e-4  # how much logits may differ if they are computed in two ways
 NOISE = 1e-7  # a gradient below is a rounding error; in all of the zoo the others are above 1e-4
 
@@ -72,8 +71,9 @@ def examine(config: GPTConfig, pos_file: str | Path = "", folder: Path | None = 
     length = config.block_size
     warnings = []
     expression = parse(config.pos)
+    catalogue = Catalogue(pos_file)
     for mention in expression.mentions:
-        find(mention.name, Path(pos_file).resolve() if pos_file else None, "pos")  # a wrong name
+        catalogue.find(mention.name, "pos")  # a wrong name
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         with errors_named(pos_file, config.pos):
@@ -115,7 +115,8 @@ def check_names(cls):
     tables, or an attribute that nothing uses with a name close to one of the contract's.
     """
     attributes = [name for name in vars(cls) if name[0] != "_"]
-    if attributes and not any(getattr(cls, method) for method in METHODS):
+    acts = any(m.acts_on and m.of != "extensions" for m in methods_of(cls))
+    if attributes and not acts:
         raise Fault(f"has {attributes[0]}, but none of the methods of posenc.Piece")
     if bool(cls.turn) != bool(cls.tables):
         raise Fault("must have both tables and turn, or neither")

@@ -36,7 +36,7 @@ from runs.positions import (
     Positions,
     pattern_of,
 )
-from scheme import all_pieces, options_of, parse
+from scheme import Catalogue, options_of, parse
 
 # The families whose weights can be imported: see families.toml
 FAMILIES = {}
@@ -59,10 +59,11 @@ def in_full(config):
         head_dim=config.head_width,
         dropout=0.0,  # none after the training
     )
+    pieces = Catalogue().pieces
     for name in ("pos", "extend"):  # as [(scheme, its options), ...]
         schemes = []
         for mention in parse(settings[name] or "none").mentions:
-            cls = all_pieces().get(mention.name, Piece)  # a user's own is in no family anyway
+            cls = pieces.get(mention.name, Piece)  # a user's own is in no family anyway
             options = {key: default for key, (_, default) in options_of(cls).items()}
             schemes.append((mention.name, options | mention.options))
         settings[name] = schemes

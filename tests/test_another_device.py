@@ -3,16 +3,17 @@
 import pytest
 from another_device import passes
 
-from scheme import extension_names, find, options_of, scheme_names
+from scheme import Catalogue, options_of
 
-SCHEMES = [name for name in scheme_names() if not name.endswith("2d")]
+CATALOGUE = Catalogue()
+SCHEMES = [name for name in CATALOGUE.schemes if not name.endswith("2d")]
 
 
 def texts(names):
     """An expression of each name that needs no options."""
     found = []
     for name in names:
-        if not any(default is ... for _, default in options_of(find(name)).values()):
+        if not any(default is ... for _, default in options_of(CATALOGUE.pieces[name]).values()):
             found.append(name)
     return found
 
@@ -27,5 +28,5 @@ def test_a_scheme_stays_on_another_device(pos):
     "extend", ["pi(factor=2)", "yarn(factor=2) + logn", "window(size=8)", "int8"]
 )
 def test_an_extension_stays_on_another_device(extend):
-    assert extend.split("(")[0] in extension_names()
+    assert extend.split("(")[0] in CATALOGUE.extensions
     assert passes("rope", extend)[1].device.type == "meta"

@@ -6,7 +6,7 @@ from test_device import CARD
 
 import attention
 from model import GPT, GPTConfig
-from scheme import extension_names, scheme_names
+from scheme import Catalogue
 
 # names that need an option or a partner to do something
 WRITTEN = {
@@ -26,7 +26,7 @@ WRITTEN = {
     "ssmax": "rope + ssmax",
     "window": "alibi + window(size=5, sinks=2)",
 }
-SCHEMES = [WRITTEN.get(name, name) for name in scheme_names()]
+SCHEMES = [WRITTEN.get(name, name) for name in Catalogue().schemes]
 SCHEMES += ["rope | alibi | nope", "rope + window(size=6)", "alibi + window(size=6)"]
 EXTENDED = {
     "block_causal": ("rope", "block_causal(size=3)"),
@@ -40,7 +40,7 @@ EXTENDED = {
     "streaming": ("alibi", "streaming(size=5, sinks=2)"),
     "lm_infinite": ("alibi", "lm_infinite(size=5, sinks=2)"),
 }
-EXTENSIONS = [EXTENDED.get(name, ("rope", name)) for name in extension_names()]
+EXTENSIONS = [EXTENDED.get(name, ("rope", name)) for name in Catalogue().extensions]
 EXTENSIONS = [case for case in EXTENSIONS if case] + [("t5 + rope", "rerope"), ("fox", "logn")]
 CASES = [(pos, "") for pos in SCHEMES] + EXTENSIONS
 N = 21

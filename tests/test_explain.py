@@ -11,7 +11,7 @@ import torch
 
 from configurable import UserError
 from posenc import Shape
-from scheme import Scheme, all_pieces, extended_frequencies
+from scheme import Catalogue, Scheme, extended_frequencies
 from tools import explain
 
 L, N = 64, 256
@@ -104,7 +104,9 @@ def test_a_scheme_of_ones_own_is_examined_and_explained(monkeypatch, capsys, tmp
 
 def test_every_scheme_has_a_verdict_in_sentences_and_what_they_rest_on_is_there():
     found = tomllib.loads(explain.VERDICTS.read_text(encoding="utf-8"))
-    assert list(found) == list(all_pieces())  # in order, so that none stands there twice or is lost
+    assert list(found) == list(
+        Catalogue().pieces
+    )  # in order, so that none stands there twice or is lost
     for name in found:
         for entry in found[name]:
             assert {"says"} <= set(entry) <= {"says", "results"}

@@ -14,6 +14,7 @@ import pytest
 import torch
 from oracles import SLOPES, C, D, H, L
 from test_schemes import (
+    CATALOGUE,
     SHAPE,
     VOCABULARY,
     assert_close,
@@ -29,7 +30,7 @@ import attention
 from configurable import UserError
 from model import Cache
 from posenc import Scaled, rope_frequencies
-from scheme import Scheme, extended_frequencies, extension_names, find, scheme_names
+from scheme import Scheme, extended_frequencies
 
 
 def written(folder, content):
@@ -364,7 +365,7 @@ def mention(name, pos, folder):
         pairs = len(rotary[0].inv_freq) if rotary else 0
         file = written(folder, {"long_factor": [1 + m for m in range(pairs)] or [1]})
         return f"longrope(file='{file}', factor={8 if 'randomized' in pos else 'auto'})"
-    if "randomized" in pos and issubclass(find(name), Scaled):
+    if "randomized" in pos and issubclass(CATALOGUE.pieces[name], Scaled):
         return f"{name}(factor=2)"
     return OPTIONS.get(name, name)
 
@@ -377,7 +378,7 @@ def test_an_extension_works_in_every_way_of_computing_or_is_refused(pos, tmp_pat
     changed = idx.clone()
     changed[:, 13:] = (changed[:, 13:] + 1) % VOCABULARY
     plain = logits(extended(pos, "", 2), idx).detach()
-    for name in extension_names():
+    for name in CATALOGUE.extensions:
         gpt = model(pos, 2)
         try:
             gpt.pos.extend(mention(name, pos, tmp_path))
@@ -434,7 +435,7 @@ def test_a_map_of_frequencies_by_layer_is_the_model_that_has_them_so():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in extension_names() if n != "slopes"])
+@pytest.mark.parametrize("name", [n for n in CATALOGUE.extensions if n != "slopes"])
 def test_compiled_training_under_an_extension_is_eager_training(name, tmp_path):
     compiled_equals_eager(extended("rope", mention(name, "rope", tmp_path)))
 
@@ -459,7 +460,7 @@ MISFITS = {
 def test_what_does_not_fit_a_model_is_what_can_do_nothing_to_it(pos, tmp_path):
     scheme = Scheme(pos, SHAPE, 3)
     refused = set()
-    for name in extension_names():
+    for name in CATALOGUE.extensions:
         try:
             scheme.extend(mention(name, pos, tmp_path))
         except UserError:
@@ -527,7 +528,7 @@ def test_a_map_that_the_frequencies_do_not_allow_is_refused_before_the_first_ste
         build("rope").pos.extend(f"longrope(file='{file}')")
 
 
-@pytest.mark.parametrize("name", [n for n in extension_names() if n not in scheme_names()])
+@pytest.mark.parametrize("name", [n for n in CATALOGUE.extensions if n not in CATALOGUE.schemes])
 def test_a_position_scheme_may_not_name_an_extension(name):
     with pytest.raises(UserError, match=f"--extend={name}"):
         Scheme(f"rope + {OPTIONS.get(name, name)}", SHAPE, 1)
@@ -610,7 +611,7 @@ def test_a_learned_curve_of_positions_has_its_gradient_and_each_layer_may_have_i
 
 
 def test_integers_of_eight_bits_are_within_half_a_step():
-    piece = find("int8")()
+    piece = CATALOGUE.find("int8")()
     x = torch.randn(2, 3, 5, 8)
     numbers, scale = piece.pack(x)
     assert numbers.dtype == torch.int8

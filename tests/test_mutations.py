@@ -66,15 +66,18 @@ scheme.py | test_scheme | pattern
 scheme.py | test_scheme | pattern
 - return count * pattern
 + return (count + 1) * pattern
+scheme.py | test_scheme | repeated_branch
+- mention = read_mention(tree, len(mentions))
++ mention = read_mention(tree, 0)
 scheme.py | test_schemes | act_together
-- for a, b in itertools.permutations([*pieces, *extensions], 2):
+- for a, b in itertools.permutations([*schemes, *extensions], 2):
 + for a, b in ():
 scheme.py | test_scheme | length_is
-- context = {"first_length": shape.first_length}
-+ context = {"first_length": shape.width}
+- context = {"first_length": first_length}
++ context = {"first_length": first_length // 2}
 scheme.py | test_extensions | wavelengths
-- maps.sort(key=lambda piece: isinstance(piece, Rotary))
-+ maps.sort(key=lambda piece: not isinstance(piece, Rotary))
+- maps = [piece for piece in maps if piece not in rotary_maps] + rotary_maps
++ maps = rotary_maps + [piece for piece in maps if piece not in rotary_maps]
 attention.py | test_schemes | paper
 - j = torch.minimum(i, plan.key_ids[columns])
 + j = torch.minimum(i, plan.key_ids[columns] + 1)

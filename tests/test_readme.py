@@ -20,7 +20,7 @@ import train
 from configurable import UserError
 from runs.checkpoint import load_run
 from runs.results import load_rows
-from scheme import Scheme, find
+from scheme import Catalogue, Scheme
 from tools import board, compare, counts, docs
 from tools.explain import ExplainSettings
 
@@ -65,8 +65,9 @@ LOADING = code(PAGES["python.md"], "python")[0]
 def test_the_scheme_of_ten_lines_is_its_formula(tmp_path):
     file = tmp_path / "my_scheme.py"
     file.write_text(SCHEME, encoding="utf-8")
-    assert issubclass(find("root", file), posenc.Piece)
-    (piece,) = Scheme("root", posenc.Shape(4, 8, 32, 16), 2, file).pieces.values()
+    catalogue = Catalogue(file)
+    assert issubclass(catalogue.find("root"), posenc.Piece)
+    (piece,) = Scheme("root", posenc.Shape(4, 8, 32, 16), 2, catalogue).pieces.values()
     h, i, j = torch.tensor([[[1]]]), torch.tensor([[9], [4]]), torch.tensor([[0, 4]])
     slope = posenc.alibi_slopes(4)[1]
     expected = -slope * torch.tensor([[3.0, 5**0.5], [2.0, 0.0]])

@@ -1,25 +1,22 @@
 """The grammar, the look-up, what goes together, and what a Scheme says of itself."""
 
 import ast
+import copy
 import importlib
+import inspect
+import re
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+import posenc
 from configurable import UserError
-from posenc import Alibi, Rope, Shape, Window
+from posenc import METHODS, Alibi, Method, Piece, Rope, Shape, Window, methods_of
 from runs.checkpoint import scheme_files
-from scheme import (
-    ZOO,
-    Scheme,
-    extension_names,
-    find,
-    mentions_in,
-    parse,
-    scheme_names,
-)
+from runs.examine import check_names
+from scheme import ZOO, Catalogue, Scheme, mentions_in, parse
 
 SHAPE = Shape(n_head=4, turned_width=8, width=32, first_length=64)
 
@@ -65,6 +62,14 @@ def test_a_repeated_branch_is_one_piece_and_a_branch_written_twice_is_two():
     assert list(Scheme("t5 | t5 | nope", SHAPE, 3).pieces) == ["0_t5", "1_t5", "2_nope"]
     keys = list(Scheme("2 * t5(per_layer=True) | nope", SHAPE, 3).pieces)
     assert keys == ["0_t5_layer0", "0_t5_layer1", "1_nope"]
+
+
+def test_mentions_are_told_apart_by_their_numbers():
+    expression = parse("rope | rope + 2 * (rope | nope)")
+    assert [mention.number for mention in expression.mentions] == [0, 1, 2, 3]
+    assert len(set(expression.mentions)) == 4
+    assert copy.deepcopy(expression) == parse(expression.text) == expression  # by value
+    assert [m.number for m in mentions_in(expression.pattern, 3)] == [1, 3]
 
 
 @pytest.mark.parametrize(
@@ -132,10 +137,11 @@ def test_a_mistake_in_an_expression_is_one_sentence_and_runs_nothing(
 
 
 def test_every_name_is_found():
-    assert {"alibi", "rope", "kerple", "fire"} <= set(scheme_names())
-    assert {"yarn", "pi", "window", "self_extend"} <= set(extension_names())
-    assert "yarn" not in scheme_names() and "alibi" not in extension_names()
-    assert find("alibi") is Alibi
+    catalogue = Catalogue()
+    assert {"alibi", "rope", "kerple", "fire"} <= set(catalogue.schemes)
+    assert {"yarn", "pi", "window", "self_extend"} <= set(catalogue.extensions)
+    assert "yarn" not in catalogue.schemes and "alibi" not in catalogue.extensions
+    assert catalogue.find("alibi") is Alibi
 
 
 @pytest.mark.parametrize(
@@ -214,7 +220,7 @@ def test_what_others_call_an_extension_is_answered_with_its_name(typed, sentence
 def test_a_name_of_ones_own_is_not_taken_for_that_of_a_known_scheme(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("from posenc import Rope\nclass RoPE(Rope):\n    pass", encoding="utf-8")
-    assert Scheme("ro_pe", SHAPE, 2, path).rotary
+    assert Scheme("ro_pe", SHAPE, 2, Catalogue(path)).rotary
 
 
 def test_only_what_may_stand_there_is_listed():
@@ -234,6 +240,40 @@ def test_a_length_is_in_tokens_or_a_share_of_the_training_length(size, tokens):
     assert isinstance(piece, Window) and piece.visible == (tokens, 0)
 
 
+def own(tmp_path, source):
+    """The catalogue with a user's file."""
+    path = tmp_path / "mine.py"
+    path.write_text(f"from posenc import *\n{source}", encoding="utf-8")
+    return Catalogue(path)
+
+
+def test_an_option_may_have_any_name_and_a_default_is_checked_as_what_is_typed(tmp_path):
+    catalogue = own(
+        tmp_path,
+        "class Mine(Piece):\n"
+        "    def __init__(self, shape, *, keys: int = 4, size: Length = 0.5, _x: Length = None,\n"
+        "                 model_config=1, copy: Layout = 'half'):\n"
+        "        super().__init__()\n"
+        "        self.given = keys, size, _x, model_config, copy\n"
+        "class Wrong(Piece):\n"
+        "    def __init__(self, shape, *, size: Length = 33.0):\n"
+        "        super().__init__()\n",
+    )
+
+    def given(text):
+        return Scheme(text, SHAPE, 1, catalogue).pieces["0_mine"].given
+
+    assert given("mine") == (4, 32, None, 1, "half")
+    text = "mine(keys=5, size=0.25, _x=2.0, model_config=[2], copy=interleaved)"
+    assert given(text) == (5, 16, 128, [2], "interleaved")
+    with pytest.raises(
+        UserError, match="mine: keys: .*valid integer; copy: Input should be 'half'"
+    ):
+        given("mine(keys=a, copy=b)")
+    with pytest.raises(UserError, match="wrong: size: .* at most 32"):
+        Scheme("wrong", SHAPE, 1, catalogue)
+
+
 def test_files_are_those_of_its_own_pieces():
     assert set(scheme_files(Scheme("alibi", SHAPE, 2))) == {"posenc.py"}
     assert set(scheme_files(Scheme("kerple", SHAPE, 2))) == {"zoo/kerple.py", "posenc.py"}
@@ -248,7 +288,7 @@ def test_files_are_those_of_its_own_pieces():
 @pytest.mark.parametrize("path", sorted(ZOO.glob("[a-z]*.py")), ids=lambda path: path.stem)
 def test_a_file_of_the_zoo_is_one_module_and_takes_no_more_than_base_classes_from_others(path):
     """A base class is found from the scheme's class, so that its file is one of the scheme's."""
-    cls = find(path.stem)
+    cls = Catalogue().find(path.stem)
     assert cls is getattr(importlib.import_module(f"zoo.{path.stem}"), cls.__name__)
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -283,12 +323,12 @@ def write_helped(folder: Path, rate: float) -> Path:
 
 def test_modules_that_a_users_file_imports_are_files_of_its_scheme(tmp_path):
     path = write_helped(tmp_path, 0.5)
-    files = scheme_files(Scheme("dip", SHAPE, 2, path))
+    files = scheme_files(Scheme("dip", SHAPE, 2, Catalogue(path)))
     names = {"posenc.py", "pos_file.py", "helper_a.py", "parts/helper_b.py", "parts/helper_c.py"}
     assert set(files) == names
     assert all(path.is_file() for path in files.values())
     assert str(tmp_path) not in sys.path
-    assert set(scheme_files(Scheme("other", SHAPE, 2, path))) == {*names, "zoo/kerple.py"}
+    assert set(scheme_files(Scheme("other", SHAPE, 2, Catalogue(path)))) == {*names, "zoo/kerple.py"}
 
 
 def test_helpers_of_two_files_may_have_the_same_names(tmp_path):
@@ -350,6 +390,72 @@ def test_an_extension_replaces_the_one_before_and_keeps_what_it_learned():
     assert scheme.factor(10) == 4.0 and scheme.extend_text == "yarn(factor=4) + logn"
     scheme.extend("")
     assert scheme.factor(10) is None and len(scheme.extensions) == 0
+
+
+# ---- the methods of the contract
+
+
+def test_the_table_of_methods_is_what_the_contract_says_and_what_all_pieces_have():
+    described = re.findall(
+        r"(\w+)\(([^()]*)\)(?=,? )", Piece.__doc__.partition("The class name")[0]
+    )
+    written = {(method.name, method.arguments) for method in METHODS}
+    assert written <= set(described) and len(written) == len(METHODS)
+    extending = Piece.__doc__.partition("Extensions of a trained model")[2]
+    for method in METHODS:
+        assert (f"{method.name}({method.arguments})" in extending) == (method.of == "extensions")
+        assert getattr(Piece, method.name) is None
+        for cls in Catalogue().pieces.values():
+            if getattr(cls, method.name):
+                found = ", ".join(map(str, inspect.signature(getattr(cls, method.name)).parameters))
+                wanted = method.arguments.replace("*parts", "numbers, scale")  # of int8
+                assert found == f"self, {wanted}", cls
+
+
+def test_a_method_of_the_contract_is_one_entry(tmp_path, monkeypatch):
+    mix = Method("mix", "rows, place", "neighbours", claims="vectors of neighbours")
+    monkeypatch.setattr(posenc, "METHODS", (*METHODS, mix))
+    monkeypatch.setattr(Piece, "mix", None, raising=False)
+    catalogue = own(
+        tmp_path,
+        "".join(
+            f"class {name}({base}):\n    def mix(self, rows, place):\n        return rows[0]\n"
+            for name, base in (("Canon", "Piece"), ("Smear", "Piece"), ("Late", "Extension"))
+        ),
+    )
+    canon = catalogue.find("canon")
+    assert methods_of(canon) == [mix] and methods_of(Alibi)[0].name == "bias"
+    check_names(canon)  # it does something
+    Scheme("canon | smear", SHAPE, 2, catalogue)
+    with pytest.raises(UserError, match="canon and smear both claim the vectors of neighbours"):
+        Scheme("canon + smear", SHAPE, 2, catalogue)
+    with pytest.raises(UserError, match="late has mix, which does nothing in an extension"):
+        Scheme("rope", SHAPE, 2, catalogue).extend("late")
+
+
+def test_a_scheme_that_draws_positions_acts_once(tmp_path):
+    source = "class Late(Piece):\n    def draw(self, length, generator):\n        return 0\n"
+    with pytest.raises(UserError, match="late acts once, before the first layer"):
+        Scheme("late | rope", SHAPE, 2, own(tmp_path, source))
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_a_factor_that_grows_with_the_text_says_so(fixed):
+    options = {"self_extend": "group=3", "leaky_rerope": "slowing=3"} if fixed else {}
+    scheme = Scheme("rope | alibi", SHAPE, 2)
+    growing = set()
+    for name in Catalogue().extensions:
+        for text in (f"{name}({options.get(name, 'factor=2' if fixed else '')})", name):
+            try:
+                scheme.extend(text)
+                break
+            except UserError:
+                continue
+        for piece in scheme.extensions.values():
+            grows = piece.factor is not None and piece.factor(2**30) != piece.factor(2**31)
+            assert piece.factor_grows == grows, name
+            growing |= {name} if grows else set()
+    assert growing == {"dynamic_ntk"} if fixed else {"yarn", "self_extend"} < growing
 
 
 # ---- what it says of itself

@@ -1,7 +1,7 @@
 """Every scheme that an expression can name, and pairs of them, against the oracles and against what
 all schemes promise.
 
-The tests go over `scheme_names()`: a scheme without an oracle fails.
+The tests go over the schemes of the catalogue: a scheme without an oracle fails.
 """
 
 import importlib
@@ -20,10 +20,11 @@ import posenc
 from configurable import GPTConfig, UserError
 from model import GPT, Cache
 from posenc import Shape, alibi_slopes, sinusoids, t5_buckets
-from scheme import ZOO, Scheme, find, load_file, parse, scheme_names
+from scheme import ZOO, Catalogue, Scheme, load_file, parse
 from zoo._decay import split
 
 SHAPE = Shape(n_head=H, turned_width=D, width=C, first_length=L)
+CATALOGUE = Catalogue()
 VOCABULARY = 17
 MENTIONS = list(ORACLES)
 FAR = "shape(test_shift=1000003)"
@@ -159,7 +160,7 @@ def tolerance(text):
 
 
 def test_every_scheme_has_an_oracle():
-    assert sorted({name_of(mention) for mention in MENTIONS}) == scheme_names()
+    assert sorted({name_of(mention) for mention in MENTIONS}) == CATALOGUE.schemes
 
 
 @pytest.mark.parametrize("text", [*MENTIONS, *COMPOSITES])
@@ -805,7 +806,7 @@ def test_grape_starts_with_the_slopes_of_alibi_where_keys_say_nothing():
 
 def test_what_a_layer_learns_by_itself_is_not_shared():
     by_layer = "bam cope dape fope fox gate grape learned_rope path selective_rope sink ssmax"
-    assert [name for name in scheme_names() if find(name).per_layer] == by_layer.split()
+    assert [n for n in CATALOGUE.schemes if CATALOGUE.pieces[n].per_layer] == by_layer.split()
 
 
 # ---- files of schemes
@@ -868,9 +869,9 @@ def test_a_file_of_the_zoo_holds_one_scheme_and_could_be_a_users_own(tmp_path):
         assert list(load_file(renamed)[0]) == ["renamed"]
 
 
-@pytest.mark.parametrize("name", scheme_names())
+@pytest.mark.parametrize("name", CATALOGUE.schemes)
 def test_a_scheme_says_its_formula_and_its_paper(name):
-    text = find(name).__doc__
+    text = CATALOGUE.pieces[name].__doc__
     assert re.search(r"\b(19|20)\d\d\b|Not from a paper", text) or name == "learned_rope"
     assert "results/" not in text  # what was measured is in results/verdicts.toml
 
@@ -883,7 +884,7 @@ def test_a_users_scheme_is_its_formula_trains_decodes_and_composes(own):
     parts = [gpt(part, cache=cache)[0] for part in idx.split([5, 1, 7], 1)]
     assert_close(torch.cat(parts, 1), whole)
     assert not torch.allclose(whole, plain)
-    scheme = Scheme("root_distance(start=0.25)", SHAPE, 1, own)
+    scheme = Scheme("root_distance(start=0.25)", SHAPE, 1, Catalogue(own))
     bias = scheme.pieces["0_root_distance"].bias(torch.tensor(1), torch.tensor(9), torch.tensor(0))
     assert bias.item() == -0.75
     assert_close(logits(build("shift + rope", 1, own), idx), logits(build("rope"), idx), 1e-6)
@@ -923,17 +924,17 @@ def test_a_file_that_holds_no_scheme_of_its_own_is_refused(source, words, own):
     own.unlink() if source is None else own.write_text(source)
     load_file.cache_clear()
     with pytest.raises(UserError, match=words):
-        Scheme("nope", SHAPE, 1, own)
+        Scheme("nope", SHAPE, 1, Catalogue(own))
 
 
 def test_a_users_name_is_offered_where_it_is_near_and_unknown_without_its_file(own):
     with pytest.raises(UserError, match="did you mean root_distance"):
-        Scheme("root_distanse", SHAPE, 1, own)
+        Scheme("root_distanse", SHAPE, 1, Catalogue(own))
     with pytest.raises(UserError, match="start"):
-        Scheme("root_distance(begin=1)", SHAPE, 1, own)
+        Scheme("root_distance(begin=1)", SHAPE, 1, Catalogue(own))
     with pytest.raises(UserError, match="there is no position scheme root_distance"):
         Scheme("root_distance", SHAPE, 1)
     with pytest.raises(UserError, match="shift"):
-        Scheme("shift + randomized(max=64)", SHAPE, 1, own)
+        Scheme("shift + randomized(max=64)", SHAPE, 1, Catalogue(own))
     with pytest.raises(UserError, match="before the first layer"):
-        Scheme("shift | rope", SHAPE, 2, own)
+        Scheme("shift | rope", SHAPE, 2, Catalogue(own))

@@ -15,7 +15,8 @@ from configurable import (
     as_argument,
     configure,
 )
-from scheme import extension_names, find, options_of, scheme_names
+from posenc import methods_of
+from scheme import Catalogue, options_of
 from tools.bench import BenchSettings
 from tools.explain import ExplainSettings, verdicts
 
@@ -69,32 +70,17 @@ PROGRAMS = {
     "tools/bench.py": BenchSettings,
 }
 
-ACTS_ON = {  # by method of Piece
-    "map_frequencies": "frequencies",
-    "ids": "positions",
-    "embed": "token embedding",
-    "turn": "queries and keys",
-    "regions": "distances",
-    "bias": "score",
-    "temperature": "temperature",
-    "mask": "mask",
-    "along": "queries and keys, by content",
-    "score": "whole score",
-    "weights": "attention weights",
-    "output": "head outputs",
-    "pack": "cache",
-    "draw": "training positions",
-}
+CATALOGUE = Catalogue()
 
 
 def scheme_row(name: str) -> str:
     """A row of a Markdown table of schemes: options, what the scheme acts on, and its verdict."""
-    cls = find(name)
+    cls = CATALOGUE.pieces[name]
     options = []
     for key, (_, default) in options_of(cls).items():
         options.append(key if default is ... else f"{key}={default}")
     mention = f"{name}({', '.join(options)})" if options else name
-    acts_on = [place for method, place in ACTS_ON.items() if getattr(cls, method) is not None]
+    acts_on = [method.acts_on for method in methods_of(cls) if method.acts_on]
     says = verdicts(name)
     verdict = says[0]
     if len(verdict) < 90:
@@ -123,9 +109,9 @@ def schemes_page() -> str:
     """docs/schemes.md."""
     recipes = sorted((ROOT / "config/recipes").glob("*.py"))
     rule = "| --- | --- | --- |"
-    lines = ["| scheme | acts on | verdict |", rule, *map(scheme_row, scheme_names()), ""]
-    both = [name for name in extension_names() if name in scheme_names()]
-    extensions = [name for name in extension_names() if name not in both]
+    lines = ["| scheme | acts on | verdict |", rule, *map(scheme_row, CATALOGUE.schemes), ""]
+    both = [name for name in CATALOGUE.extensions if name in CATALOGUE.schemes]
+    extensions = [name for name in CATALOGUE.extensions if name not in both]
     lines += [f"Of these, {', '.join(f'`{n}`' for n in both)} can be given to `--extend` too.", ""]
     lines += ["| extension | changes | verdict |", rule, *map(scheme_row, extensions)]
     return "\n".join([SCHEMES, *lines, RECIPES, *map(recipe_row, recipes), ""])

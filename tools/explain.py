@@ -29,11 +29,11 @@ import torch
 from configurable import ModelSettings, Tokens, UserError, configure, run_program, setting
 from data.download import model_folder
 from model import GPT
-from posenc import Extension, Rotary, Shape, scheme_name
+from posenc import Extension, Rotary, Shape, methods_of, scheme_name
 from runs.examine import examine
 from runs.huggingface import is_huggingface
 from runs.positions import pattern_of, read_positions
-from scheme import Scheme, extended_ids, find, options_of, parse
+from scheme import Catalogue, Scheme, extended_ids, options_of, parse
 
 VERDICTS = Path(__file__).resolve().parents[1] / "results/verdicts.toml"
 
@@ -150,15 +150,14 @@ def main() -> int | None:
     settings, words = configure(ExplainSettings, sys.argv[1:], __doc__)
     if len(words) == 1 and (Path(words[0]).exists() or is_huggingface(words[0])):
         return explain_model(words[0], settings.length)
-    pos_file = Path(settings.pos_file) if settings.pos_file else None
     if words:
         text = " ".join(words)
-        kind = find(parse(text).mentions[0].name, pos_file)
+        kind = Catalogue(settings.pos_file).find(parse(text).mentions[0].name)
         name = "extend" if issubclass(kind, Extension) else "pos"
         settings = replace(settings, **{name: text})
     config = settings.gpt(vocab_size=256)
-    scheme = GPT(config, pos_file).pos
-    for warning in examine(config, pos_file):
+    scheme = GPT(config, settings.pos_file).pos
+    for warning in examine(config, settings.pos_file):
         print(f"warning: {warning}", file=sys.stderr)
     print(
         "checked: causal, independent of other texts in the batch, finite, every parameter trained"
@@ -170,12 +169,14 @@ def main() -> int | None:
         options = []
         for name, (_, default) in options_of(cls).items():
             options.append(name if default is ... else f"{name}={default}")
+        methods = [f"{method.name}({method.arguments})" for method in methods_of(cls)]
         parameters = [f"{name} {tuple(x.shape)}" for name, x in piece.named_parameters()]
         # not getdoc, which gives the contract where a class has no docstring
         print(f"\n{scheme_name(piece)}: {inspect.cleandoc(cls.__doc__ or 'no docstring')}")
         for sentence in verdicts(scheme_name(piece)):
             print(f"verdict: {sentence}")
         print(f"options: {', '.join(options) or 'none'}")
+        print(f"methods: {', '.join(methods) or 'none'}")
         print(f"parameters: {', '.join(parameters) or 'none'}")
     print_rotary(scheme, length)
 

@@ -26,6 +26,7 @@ class LeakyRerope(Extension):
         super().__init__()
         self.length = shape.first_length
         self.slowing = slowing
+        self.factor_grows = slowing == "auto"
         self.window = window or max(1, shape.first_length // 4)
         if self.window >= self.length:
             raise UserError(f"leaky_rerope: window must be below the length {self.length}")

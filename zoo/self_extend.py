@@ -25,6 +25,7 @@ class SelfExtend(Extension):
         super().__init__()
         self.length = shape.first_length
         self.group = group
+        self.factor_grows = group == "auto"
         self.window = window or max(1, shape.first_length // 4)
         if self.window >= 2 * shape.first_length / 3:
             raise UserError(
