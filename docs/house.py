@@ -35,7 +35,17 @@ READING = (
     "scheme.py",
     "configurable.py",
 )
-FLOORS = ("configurable", "posenc", "scheme", "attention", "model", "data", "runs", "evaluate")
+FLOORS = (
+    "common",
+    "configurable",
+    "posenc",
+    "attention",
+    "scheme",
+    "model",
+    "data",
+    "runs",
+    "evaluate",
+)
 FLOORS += ("train",)
 STOPS = {  # in parts: the building of the model, and the forward pass
     "from the text of `pos` to the score": [
@@ -46,7 +56,8 @@ STOPS = {  # in parts: the building of the model, and the forward pass
             "scheme.py build",
         ],
         [
-            "model.py GPT._hidden",
+            "model.py GPT.hidden",
+            "scheme.py Scheme.read",
             "scheme.py Scheme.plans",
             "attention.py prepare",
             "attention.py added_scores",
@@ -60,7 +71,8 @@ STOPS = {  # in parts: the building of the model, and the forward pass
             "scheme.py build",
         ],
         [
-            "model.py GPT._hidden",
+            "model.py GPT.hidden",
+            "scheme.py Scheme.read",
             "scheme.py Scheme.plans",
             "posenc.py Rotary.tables",
             "posenc.py Rotary.frequencies",
