@@ -187,6 +187,11 @@ def check_short(model, again, vocab_size, length):
     rule = "make the same constants each time (seed a torch.Generator, or persistent=True)"
     check_same(plain, logits_of(again, tokens), rule)
     check_same(plain[:2], logits_of(model, tokens[:2]), "not read other texts of the batch", NEAR)
+    targets = tokens.roll(-1, 1) % 2
+    with torch.no_grad():
+        losses = model.losses(tokens, targets)
+    expected = nn.functional.cross_entropy(plain.mT, targets, reduction="none")
+    check_same(expected, losses, "not read later tokens: they are the targets", NEAR)
     for train in (False, True):
         check_causal(model, tokens, train)
         check_causal(model, triples, train)
