@@ -2,17 +2,18 @@
 
 `fused`    nothing is added to the scores: PyTorch's causal kernel
 `added`    a matrix is added to the scores: all layers share it if it is small, else each layer
-           makes it in blocks of query rows, so that memory is linear in the length
+           makes it in blocks of queries, so that memory is linear in the length
 `flex`     FlexAttention on a GPU: biases from a table of distances or computed in the kernel,
            masks as blocks of keys
-`scored`   the reference in blocks of query rows: where a piece computes the whole score or the
+`scored`   the reference in blocks of queries: where a piece computes the whole score or the
            weights, or distances are rewritten
 
 A score is q.k x scale, times the temperature, plus biases; -inf if the query may not see the key.
 `added_scores` makes the biases and the -inf for every path but `flex`, which has them in `_flex`.
 """
 
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -24,95 +25,117 @@ from torch.nn.functional import dropout as apply_dropout
 from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
+from common.compiler import materialize
 from configurable import UserError
-from posenc import Tile, materialize, scheme_name, upcast
-from scheme import Plan, for_each_head
+from posenc import Piece, Tile, scheme_name, upcast
 
 PRODUCT_KEYS = 512  # in compiled CPU code, two matrix products beat the kernel up to this length
-SHARED_BYTES = 16 * 2**20  # layers share a matrix of added scores up to this size
-BLOCK_ROWS = 256  # rows of a block: they keep the kernel busy, and causality saves half of the work
-GPU_BYTES = 2**28  # on a GPU, the limit of a shared matrix, and of the scores of a block
 # cuDNN reads float32 masks wrongly and makes NaN of very negative ones (pytorch 191612, 196678)
 ADDING_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 FLEX_RELEASES = ("2.11", "2.13")  # of torch, in which flex compiles for sm_80 and sm_90
 SMALL_BLOCKS = {"BLOCK_N": 64, "num_stages": 2}  # leave shared memory for the table of biases
 
-FORCED_PATH = ""  # tests and runs/examine.py set this to force a path for whole texts
-COMPILE_FLEX = False  # whether eager code may compile flex; runs/device.py sets it
+
+# ---- what attention is told
 
 
-# ---- the reference
+@dataclass(frozen=True)
+class Options:
+    """How attention is computed, and all that decides which path it takes beside the plan."""
+
+    # what a device, a test or an examination may ask for
+    path: str = ""  # that of whole texts; empty: the best one
+    block_queries: int = 256  # in a block: the kernel is kept busy, and causality saves half
+    shared_bytes: int = 16 * 2**20  # layers share a matrix of added scores up to this size
+    gpu_bytes: int = 2**28  # the same on a GPU, and the limit of the scores of a block
+    compile_flex: bool = False  # whether eager code may compile flex
+    softmax: Callable[[Tensor, int], Tensor] = torch.softmax  # of `scored`
+    watch: Callable[..., None] | None = None  # called in each layer, as `attention_weights` is
+    # what the model is and does in this forward pass: see `GPT.current_options`
+    dtype: torch.dtype = torch.float32  # of scores, float32 or wider
+    head_width: int = 0  # of values
+    dropout: float = 0.0  # 0 unless the model is in training
+    on_gpu: bool = False
+    compiled: bool = False  # by torch.compile; else the code is eager
+    has_gradients: bool = False
+    is_deterministic: bool = False  # torch.use_deterministic_algorithms
 
 
-def reference(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    plan: Plan,
-    scale: float,
-    features: Tensor | None = None,
-    dropout: float = 0.0,
-) -> Tensor:
-    """The definition of attention: q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D).
+@dataclass(frozen=True)
+class Plan:
+    """What attention needs to know about positions in one forward pass.
 
-    k and v may have fewer heads, each shared by several query heads. If the plan has regions, q and
-    k are turned here; else they are turned already. features (B, S, M) belong to the keys. Computed
-    in float32 or wider, but on a GPU matrix products are in the dtype of q.
+    All layers with the same pieces share a plan. The queries are the last T of the S tokens.
+    Queries and new keys are turned before keys are cached.
+
+    An extension that rewrites distances adds a plan for each `Region`, which differs in ids and
+    tables. A pair of a query and a key has the score of the last one for which where(i, j) holds,
+    else that of this plan; i and j are their ids in this plan. Then keys are cached unturned, and
+    attention turns queries and keys for each plan.
     """
-    weights = attention_weights(q, k, plan, scale, features)
-    dtype = q.dtype if q.is_cuda else weights.dtype
-    values = for_each_head(q, v).to(dtype)
-    with torch.autocast(q.device.type, enabled=False):
-        return (apply_dropout(weights, dropout).to(dtype) @ values).to(q.dtype)
 
+    query_ids: Tensor  # position ids (T,)
+    key_ids: Tensor  # (S,)
+    temperature: Tensor | None  # (T, 1) or (H, T, 1), multiplies the scores
+    biases: list[Piece]
+    masks: list[Piece]
+    turn_piece: Piece | None  # turns queries and keys
+    n_head: int
+    turned_width: int  # how many of the last columns of q and k are turned
+    score_piece: Piece | None  # computes the whole score
+    features_piece: Piece | None  # computes features of each layer's input
+    weights_piece: Piece | None  # replaces the softmax
+    output_piece: Piece | None  # changes the output of the heads
+    pack_piece: Piece | None  # decides how the cache stores keys and values
+    plain_ids: bool  # whether the ids are the places in the text
+    query_tables: tuple[Tensor, ...] = ()  # what `turn_piece.tables` gives
+    key_tables: tuple[Tensor, ...] = ()  # of the new keys; if there are regions, of all keys
+    where: Callable[[Tensor, Tensor], Tensor] | None = None  # of the plan of a region
+    regions: Sequence["Plan"] = ()
 
-def attention_weights(
-    q: Tensor,
-    k: Tensor,
-    plan: Plan,
-    scale: float,
-    features: Tensor | None = None,
-) -> Tensor:
-    """The attention weights (B, H, T, S) of `reference`, in float32 or wider."""
-    wide = torch.promote_types(q.dtype, torch.float32)
-    narrow = q.dtype if q.is_cuda else wide  # of matrix products
-    # places of the keys among the S tokens (S,), and of the queries, the last T of these (T, 1)
-    columns = torch.arange(k.shape[-2], device=q.device)
-    rows = columns[-q.shape[-2] :, None]
-    k = for_each_head(q, k).to(wide)
-    q = q.to(wide)
-    scores = None
-    with torch.autocast(q.device.type, enabled=False):
-        for part in (plan, *plan.regions):
-            turned = part.turn(q, k) if plan.regions else (q, k)
-            part_q, part_k = finish_q_and_k(*turned, plan, scale, features)
-            score = (part_q.to(narrow) @ part_k.to(narrow).mT).to(wide) * scale
-            added = added_scores(part, wide, rows, columns)
-            if plan.score_piece:
-                i, j = pairs_of_ids(part, rows, columns, wide)
-                tile = Tile(part_q, part_k, score, added, i, j, rows, columns, features)
-                score = plan.score_piece.score(tile)
-            else:
-                score = score + added
-            # q.k of a hidden key may overflow
-            score = torch.where(added > -torch.inf, score, -torch.inf)
-            if part.where is not None:  # elsewhere the earlier scores stay
-                holds = part.where(plan.query_ids[:, None], plan.key_ids)
-                score = torch.where(holds, score, scores)
-            scores = score
-        return plan.weights_piece.weights(scores) if plan.weights_piece else scores.softmax(-1)
+    # from `prepare`
+    path: str = ""
+    options: Options = Options()
+    added: Tensor | None = None  # path added: the scores of all pairs, (H or 1, T, S)
+    # path added: those of the last query, padded with block_queries times -inf, (H or 1, S + that)
+    last_added: Tensor | None = None
+    table: Tensor | None = None  # path flex: biases at each distance, (H, S)
+    key_blocks: BlockMask | None = None  # path flex: the blocks of keys that are not all hidden
 
+    def turn(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Turn the last `turned_width` columns of q (B, H, T, D) and k (B, heads, S, D); the dtypes
+        stay.
 
-def finish_q_and_k(q, k, plan, scale, features):
-    """Multiply turned q by the temperature; a piece may add columns, made from features (B, S, M),
-    to q and k.
-    """
-    dtype = q.dtype
-    if plan.temperature is not None:
-        q = (q * plan.temperature).to(dtype)
-    if plan.features_piece and plan.features_piece.along:
-        q, k = plan.features_piece.along(upcast(q), upcast(k), features, scale)
-    return q.to(dtype), k.to(dtype)
+        If the tables differ between heads, keys can no longer be shared: k gets as many heads as q.
+        """
+        if self.turn_piece is None:
+            return q, k
+        if any(table.dim() > 2 for table in self.key_tables):
+            k = for_each_head(q, k)
+        turned = []
+        for x, tables, is_key in ((q, self.query_tables, False), (k, self.key_tables, True)):
+            rest, last = x.tensor_split([x.shape[-1] - self.turned_width], -1)
+            with no_autocast(x):
+                last = self.turn_piece.turn(upcast(last), tables, is_key).to(x.dtype)
+            turned.append(torch.cat((rest, last), -1) if rest.shape[-1] > 0 else last)
+        return tuple(turned)  # q and k
+
+    def with_tables(self, total: int, maps: list[Piece], of_all_keys: bool) -> "Plan":
+        """The plan with tables of its queries, for a text of `total` tokens and frequency maps. New
+        keys are turned by the same, but attention itself turns all keys if there are regions.
+        """
+        if self.turn_piece is None:
+            return self
+        tables = self.turn_piece.tables(self.query_ids, total, maps)
+        key_tables = tables
+        if of_all_keys:
+            key_tables = self.turn_piece.tables(self.key_ids, total, maps)
+        return replace(self, query_tables=tables, key_tables=key_tables)
+
+    @property
+    def n_queries(self) -> int:
+        """The number of queries, T."""
+        return len(self.query_ids)
 
 
 def slice_queries(plan: Plan, start: int, stop: int) -> Plan:
@@ -132,153 +155,214 @@ def slice_queries(plan: Plan, start: int, stop: int) -> Plan:
     )
 
 
-def pairs_of_ids(plan, rows, columns, dtype):
-    """Position ids i (R, 1) of the queries at rows (R, 1), j (R, C) of the keys at columns (C,).
+def for_each_head(q, x):
+    """Keys or values x (B, heads, S, D), repeated so that each head of q has its own (GQA)."""
+    group = q.shape[1] // x.shape[1]
+    return x.repeat_interleave(group, 1) if group > 1 else x
 
-    Rows and columns are places in the text. Keys after the query get j = i, so that i - j is never
-    negative. If scores are float64, integer ids are converted too.
+
+def no_autocast(x: Tensor) -> AbstractContextManager:
+    """A context in which autocast, which computes in fewer bits, is off on the device of x."""
+    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
+
+
+# ---- the reference
+
+
+def reference(
+    q: Tensor, k: Tensor, v: Tensor, plan: Plan, scale: float, features: Tensor | None = None
+) -> Tensor:
+    """The definition of attention: q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D).
+
+    k and v may have fewer heads, each shared by several query heads. If the plan has regions, q and
+    k are turned here; else they are turned already. features (B, S, M) belong to the keys. Computed
+    in float32 or wider, but on a GPU matrix products are in the dtype of q.
     """
-    offset = len(plan.key_ids) - plan.n_queries  # the place of the first query
-    i = plan.query_ids[rows - offset]
-    j = torch.minimum(i, plan.key_ids[columns])
+    weights = attention_weights(q, k, plan, scale, features)
+    dtype = q.dtype if q.is_cuda else weights.dtype
+    values = for_each_head(q, v).to(dtype)
+    with no_autocast(q):
+        return (apply_dropout(weights, plan.options.dropout).to(dtype) @ values).to(q.dtype)
+
+
+def attention_weights(
+    q: Tensor, k: Tensor, plan: Plan, scale: float, features: Tensor | None = None
+) -> Tensor:
+    """The attention weights (B, H, T, S) of `reference`, in float32 or wider."""
+    dtype = q.dtype if q.is_cuda else torch.promote_types(q.dtype, torch.float32)  # of products
+    k = upcast(for_each_head(q, k))
+    q = upcast(q)
+    with no_autocast(q):
+        turned = plan.turn(q, k) if plan.regions else (q, k)
+        scores = all_scores(*turned, plan, dtype, scale, features)
+        for region in plan.regions:
+            rewritten = all_scores(*region.turn(q, k), region, dtype, scale, features)
+            holds = region.where(plan.query_ids[:, None], plan.key_ids)
+            scores = torch.where(holds, rewritten, scores)
+        if plan.weights_piece:
+            return plan.weights_piece.weights(scores)
+        return plan.options.softmax(scores, -1)
+
+
+def all_scores(q, k, plan, dtype, scale, features):
+    """The scores (B, H, T, S) of turned q and k, of which q.k is computed in `dtype`."""
+    # places of the keys among the S tokens (S,), and of the queries, the last T of these (T, 1)
+    keys = torch.arange(k.shape[-2], device=q.device)
+    queries = keys[-q.shape[-2] :, None]
+    q, k = finish_q_and_k(q, k, plan, scale, features)
+    scores = (q.to(dtype) @ k.to(dtype).mT).to(q.dtype) * scale
+    added = added_scores(plan, q.dtype, queries, keys)
+    if plan.score_piece:
+        i, j = pairs_of_ids(plan, queries, keys, q.dtype)
+        tile = Tile(q, k, scores, added, i, j, queries, keys, features)
+        scores = plan.score_piece.score(tile)
+    else:
+        scores = scores + added
+    # q.k of a hidden key may overflow
+    return torch.where(added > -torch.inf, scores, -torch.inf)
+
+
+def finish_q_and_k(q, k, plan, scale, features):
+    """Multiply turned q by the temperature; a piece may add columns, made from features (B, S, M),
+    to q and k.
+    """
+    dtype = q.dtype
+    if plan.temperature is not None:
+        q = (q * plan.temperature).to(dtype)
+    if plan.features_piece and plan.features_piece.along:
+        q, k = plan.features_piece.along(upcast(q), upcast(k), features, scale)
+    return q.to(dtype), k.to(dtype)
+
+
+def pairs_of_ids(plan, queries, keys, dtype):
+    """Position ids i (R, 1) of queries (R, 1) and j (R, C) of keys (C,), given by their places in
+    the text.
+
+    Keys after the query get j = i, so that i - j is never negative. If scores are float64, integer
+    ids are converted too.
+    """
+    first = len(plan.key_ids) - plan.n_queries  # the place of the first query
+    i = plan.query_ids[queries - first]
+    j = torch.minimum(i, plan.key_ids[keys])
     if dtype == torch.float64:
         i = i.to(dtype)
         j = j.to(dtype)
     return i, j
 
 
-def added_scores(plan, dtype, rows, columns):
+def added_scores(plan, dtype, queries, keys):
     """What is added to q.k x scale, (H or 1, R, C): biases, or -inf where the key is hidden.
 
-    rows (R, 1) and columns (C,) are the places of queries and keys in the text. dtype is float32
-    or wider.
+    queries (R, 1) and keys (C,) are places in the text. dtype is float32 or wider.
     """
-    added = torch.zeros(1, 1, 1, dtype=dtype, device=rows.device)
+    added = torch.zeros(1, 1, 1, dtype=dtype, device=keys.device)
     if plan.biases:
-        i, j = pairs_of_ids(plan, rows, columns, dtype)
-        heads = torch.arange(plan.n_head, device=rows.device)[:, None, None]
+        i, j = pairs_of_ids(plan, queries, keys, dtype)
+        heads = torch.arange(plan.n_head, device=keys.device)[:, None, None]
         for piece in plan.biases:
             bias = piece.bias(heads, i, j)
             if not isinstance(bias, Tensor):
                 raise UserError(f"{scheme_name(piece)}: bias must return a tensor, not {bias}")
             added = added + bias.to(dtype)  # float64 ids give float64 biases
-    return torch.where(sees(plan, rows, columns), added, -torch.inf)
+    return torch.where(sees(plan, queries, keys), added, -torch.inf)
 
 
-def sees(plan, rows, columns):
-    """True where the queries at `rows` may see the keys at `columns`: causality and masks."""
-    seen = columns <= rows
+def sees(plan, queries, keys):
+    """True where the queries may see the keys, both given by their places: causality and masks."""
+    seen = keys <= queries
     for piece in plan.masks:
-        seen = seen & piece.mask(rows, columns)
+        seen = seen & piece.mask(queries, keys)
     return seen
 
 
 # ---- the choice of a path
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A plan, the path chosen for it, and what is computed once for all layers with this plan."""
-
-    plan: Plan
-    path: str
-    dropout: float
-    added: Tensor | None = None  # added: scores of all pairs, (H or 1, T, S)
-    # added: scores of the last query, padded with BLOCK_ROWS times -inf, (H or 1, S + that)
-    last_row: Tensor | None = None
-    table: Tensor | None = None  # flex: biases at each distance, (H, S)
-    key_blocks: BlockMask | None = None  # flex: the blocks of keys that are not all hidden
-
-
-def choose_path(plan: Plan, compiled: bool, head_width: int, dropout: float = 0.0) -> str:
-    """Choose the path for a plan, in eager or compiled code: see the top of this file."""
+def choose_path(plan: Plan, options: Options) -> str:
+    """Choose the path for a plan: see the top of this file."""
     n_keys = len(plan.key_ids)
-    on_gpu = plan.key_ids.is_cuda
     whole_text = plan.n_queries == n_keys
-    if FORCED_PATH and whole_text:
-        return FORCED_PATH
+    if options.path and whole_text:
+        return options.path
     if plan.regions or plan.weights_piece or plan.score_piece:
         return "scored"
-    training = torch.is_grad_enabled()
-    if on_gpu and training and torch.are_deterministic_algorithms_enabled():
+    if options.on_gpu and options.has_gradients and options.is_deterministic:
         return "scored"  # the kernels sum gradients in no fixed order
     if not plan.biases and not plan.masks and (whole_text or plan.n_queries == 1):
-        if compiled and not on_gpu and n_keys <= PRODUCT_KEYS:
+        if options.compiled and not options.on_gpu and n_keys <= PRODUCT_KEYS:
             return "added"  # two matrix products are faster for short texts
         return "fused"
-    may_flex = on_gpu and whole_text and (compiled or COMPILE_FLEX)
-    if may_flex and can_flex(plan, head_width, training, dropout):
+    if whole_text and can_flex(plan, options):
         return "flex"
     return "added"
 
 
-def can_flex(plan, head_width, training, dropout):
+def can_flex(plan, options):
     """Whether FlexAttention can compute this plan for a whole text, and is not slower."""
+    if not options.on_gpu or not (options.compiled or options.compile_flex):
+        return False
     if not torch.__version__.startswith(FLEX_RELEASES):
         return False
-    if not plan.plain_ids or plan.features_piece or head_width < 16:
+    if not plan.plain_ids or plan.features_piece or options.head_width < 16:
         return False  # flex takes no head narrower than 16
     if not all(piece.by_distance for piece in plan.biases):
         return False
-    if not training:
+    if not options.has_gradients:
         return True
     # a learned bias is trained by another path: with t5 on an H100 (124M, L = 512), a step with
     # flex took 4.8 times as long as one of nope, with one shared matrix 1.3 times
     learned = any(p.requires_grad for piece in plan.biases for p in piece.parameters())
-    return not dropout and not learned
+    return not options.dropout and not learned
 
 
-def prepare(plan: Plan, dtype: torch.dtype, head_width: int, dropout: float = 0.0) -> Prepared:
-    """Choose the path for a plan, and compute once what all layers with this plan share.
-
-    dtype is that of scores, float32 or wider; `head_width` that of values.
-    """
-    compiling = torch.compiler.is_compiling()
-    path = choose_path(plan, compiling, head_width, dropout)
-    prepared = Prepared(plan, path, dropout)
+def prepare(plan: Plan, options: Options) -> Plan:
+    """Choose the path of a plan, and compute once what all layers with this plan share."""
+    plan = replace(plan, path=choose_path(plan, options), options=options)
     n_keys = len(plan.key_ids)
-    columns = torch.arange(n_keys, device=plan.key_ids.device)  # (S,)
-    rows = columns[-plan.n_queries :, None]  # (T, 1)
-    if path == "flex":
+    keys = torch.arange(n_keys, device=plan.key_ids.device)  # (S,)
+    queries = keys[-plan.n_queries :, None]  # (T, 1)
+    if plan.path == "flex":
 
         def seen(b, h, i, j):
             return sees(plan, i, j)
 
-        make = compiled_on_gpu(create_block_mask, columns)
-        key_blocks = make(seen, None, None, n_keys, n_keys, device=columns.device)
+        make = compiled_on_gpu(create_block_mask, keys, options)
+        plan = replace(plan, key_blocks=make(seen, None, None, n_keys, n_keys, device=keys.device))
         if all(piece.in_kernel for piece in plan.biases):
-            return replace(prepared, key_blocks=key_blocks)
-        heads = torch.arange(plan.n_head, device=columns.device)[:, None]
-        zeros = torch.zeros_like(columns)
-        # columns serve as distances: biases of queries at 0 ... S - 1 on the key at 0
-        table = sum(piece.bias(heads, columns, zeros) for piece in plan.biases).to(dtype)
-        return replace(prepared, key_blocks=key_blocks, table=table)
-    if path != "added":
-        return prepared
-    # eager CPU code, scores by distance alone: each row is the last one, shifted
-    by_distance = all(piece.by_distance for piece in (*plan.biases, *plan.masks))
-    if (
-        by_distance
-        and plan.plain_ids
-        and plan.n_queries > 1
-        and not columns.is_cuda
-        and not compiling
-    ):
-        row = added_scores(plan, dtype, rows[-1:], columns)[:, 0]
-        return replace(prepared, last_row=pad(row, (0, BLOCK_ROWS), value=-torch.inf))
-    max_bytes = GPU_BYTES if columns.is_cuda else SHARED_BYTES
+            return plan
+        heads = torch.arange(plan.n_head, device=keys.device)[:, None]
+        zeros = torch.zeros_like(keys)
+        # the keys serve as distances: biases of queries at 0 ... S - 1 on the key at 0
+        table = sum(piece.bias(heads, keys, zeros) for piece in plan.biases)
+        return replace(plan, table=table.to(options.dtype))
+    if plan.path != "added":
+        return plan
+    if can_shift(plan, options):
+        last_added = added_scores(plan, options.dtype, queries[-1:], keys)[:, 0]
+        padding = (0, options.block_queries)
+        return replace(plan, last_added=pad(last_added, padding, value=-torch.inf))
+    max_bytes = options.gpu_bytes if options.on_gpu else options.shared_bytes
     if 4 * plan.n_head * plan.n_queries * n_keys > max_bytes:
-        return prepared  # each layer will make it, block by block
-    added = added_scores(plan, dtype, rows, columns)
-    return replace(prepared, added=materialize(added) if plan.biases else added)
+        return plan  # each layer will make it, block by block
+    added = added_scores(plan, options.dtype, queries, keys)
+    return replace(plan, added=materialize(added) if plan.biases else added)
+
+
+def can_shift(plan, options):
+    """Whether the added scores of every query are those of the last one, shifted: they depend on
+    distances alone. That is used by eager code on a CPU.
+    """
+    by_distance = all(piece.by_distance for piece in (*plan.biases, *plan.masks))
+    is_eager_on_cpu = not options.on_gpu and not options.compiled
+    return by_distance and plan.plain_ids and plan.n_queries > 1 and is_eager_on_cpu
 
 
 _compiled = lru_cache(torch.compile)  # compiles each function once
 
 
-def compiled_on_gpu(function, like):
+def compiled_on_gpu(function, like, options):
     """The function, compiled if the tensor `like` is on a GPU and the code around it is eager."""
-    to_compile = like.is_cuda and COMPILE_FLEX and not torch.compiler.is_compiling()
+    to_compile = like.is_cuda and options.compile_flex and not torch.compiler.is_compiling()
     return _compiled(function) if to_compile else function
 
 
@@ -286,31 +370,29 @@ def compiled_on_gpu(function, like):
 
 
 def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    prepared: Prepared,
-    scale: float,
-    features: Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, plan: Plan, scale: float, features: Tensor | None = None
 ) -> Tensor:
     """Attention of q (B, H, T, D) to k and v (B, H, S, D), S >= T -> (B, H, T, D).
 
-    The result must equal that of `reference`, which explains the arguments.
+    The result must equal that of `reference`, which explains the arguments. The plan is prepared.
     """
-    plan = prepared.plan
-    if prepared.path == "scored":
-        return _scored(q, k, v, prepared, scale, features)
-    # `along` and the plain product in `_added` need a key head for each query head
-    if features is not None or prepared.path == "added":
+    if plan.options.watch:
+        plan.options.watch(q, k, plan, scale, features)
+    if plan.path == "scored":
+        return _scored(q, k, v, plan, scale, features)
+    # `along` and the plain product in `_given` need a key head for each query head
+    if features is not None or plan.path == "added":
         k = for_each_head(q, k)
     v = for_each_head(k, v)  # k may also have more heads because each head is turned differently
-    with torch.autocast(q.device.type, enabled=False):
+    with no_autocast(q):
         q, k = finish_q_and_k(q, k, plan, scale, features)
-    if prepared.path == "fused":
-        return _kernel(q, k, v, scale, prepared.dropout)
-    if prepared.path == "flex":
-        return _flex(q, k, v, prepared, scale)
-    return _added(q, k, v, prepared, scale)
+    if plan.path == "fused":
+        return _kernel(q, k, v, scale, plan.options.dropout)
+    if plan.path == "flex":
+        return _flex(q, k, v, plan, scale)
+    if plan.added is not None and torch.compiler.is_compiling():
+        return _given(q, k, v, plan, scale)
+    return _added(q, k, v, plan, scale)
 
 
 def _kernel(q, k, v, scale, dropout, added=None):
@@ -335,10 +417,10 @@ def _kernel(q, k, v, scale, dropout, added=None):
     return y[..., :width]
 
 
-def _flex(q, k, v, prepared, scale):
+def _flex(q, k, v, plan, scale):
     """FlexAttention with the plan's biases and masks."""
-    biases = prepared.plan.biases
-    table = prepared.table
+    biases = plan.biases
+    table = plan.table
 
     def score_mod(score, b, h, i, j):
         j = torch.minimum(i, j)  # a bias may be undefined for keys after the query
@@ -348,111 +430,134 @@ def _flex(q, k, v, prepared, scale):
             score = score + piece.bias(h, i, j).to(score.dtype)
         return score
 
-    return compiled_on_gpu(flex_attention, q)(
+    return compiled_on_gpu(flex_attention, q, plan.options)(
         q,
         k,
         v,
         score_mod=score_mod,
-        block_mask=prepared.key_blocks,
+        block_mask=plan.key_blocks,
         scale=scale,
         enable_gqa=q.shape[1] > k.shape[1],
         kernel_options=None if table is None else SMALL_BLOCKS,
     )
 
 
-def _added(q, k, v, prepared, scale):
-    """Attention with added scores, in blocks of query rows, each with the keys up to its last row.
+def _given(q, k, v, plan, scale):
+    """Compiled code takes all queries at once, with added scores that were computed in advance."""
+    if q.is_cuda or k.shape[-2] > PRODUCT_KEYS:
+        return _kernel(q, k, v, scale, plan.options.dropout, plan.added)
+    weights = ((q @ k.mT).to(plan.added.dtype) * scale + plan.added).softmax(-1).to(v.dtype)
+    return apply_dropout(weights, plan.options.dropout) @ v
 
-    Blocks leave out keys that a window hides from all their rows.
+
+def _added(q, k, v, plan, scale):
+    """Attention with added scores, in blocks of queries."""
+
+    def attend_block(q, k, v, start, stop):
+        if plan.added is not None:
+            added = plan.added[..., start:stop, : k.shape[-2]]
+            return _kernel(q, k, v, scale, plan.options.dropout, added)
+        attend = _shifted if plan.last_added is not None else _made
+        return attend(q, k, v, plan, scale)
+
+    # added scores have no batch
+    return in_blocks(attend_block, q, k, v, queries_of_block(q[:1], k, plan.options))
+
+
+def _shifted(q, k, v, plan, scale):
+    """A block of R queries, the last of C keys, with the added scores of the last query of the
+    text, shifted.
     """
-    plan = prepared.plan
-    added = prepared.added  # the whole matrix, if it was computed in advance
-    n_queries = q.shape[-2]
+    options = plan.options
+    first, _ = seen_keys(plan, q, k)  # a mask with sinks is not by distance alone
+    added = shifted(plan.last_added, q.shape[-2], k.shape[-2], options.block_queries)[..., first:]
+    k = kept(k, first)
+    v = kept(v, first)
+    return _kernel(q.flip(-2), k, v, scale, options.dropout, added).flip(-2)
+
+
+def shifted(last, n_queries, n_keys, padding):
+    """The added scores (H, R, C) of R queries, the last of them first, from those of a query that
+    sees at least C keys: `last` (H, . + padding), which ends with `padding` times -inf.
+
+    If they depend on distances alone, those of a query are those of the next one, shifted left by
+    one key. So they are views of `last`, which take no memory:
+
+    last  4 3 2 1 0 -inf -inf -inf     by distance, padding = 3
+            2 1 0                      of query 2, which sees keys 0, 1 and 2: n_keys = 3
+              1 0 -inf                 of query 1
+                0 -inf -inf            of query 0: n_queries = 3
+    """
+    return last[:, -n_keys - padding :].unfold(-1, n_keys, 1)[:, :n_queries]
+
+
+def _made(q, k, v, plan, scale):
+    """A block of R queries, the last of C keys, whose added scores are made here."""
+    first, sinks = seen_keys(plan, q, k)
+    places = torch.arange(k.shape[-2], device=q.device)
+    queries = places[-q.shape[-2] :, None]
+    keys = torch.cat((places[:sinks], places[first:]))
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    added = compiled_on_gpu(added_scores, q, plan.options)(plan, dtype, queries, keys)
+    k = kept(k, first, sinks)
+    v = kept(v, first, sinks)
+    return _kernel(q, k, v, scale, plan.options.dropout, added)
+
+
+def seen_keys(plan, q, k):
+    """Which of C keys (B, H, C, D) a block may see that has the last R queries (B, H, R, D): those
+    from `first` on, and before them the first `sinks`. Returns (first, sinks).
+
+    They are those of the narrowest window. Other masks may hide some of them too, with -inf.
+    """
     n_keys = k.shape[-2]
-    # compiled code takes all rows at once if their added scores were computed in advance
-    is_one_block = added is not None and torch.compiler.is_compiling()
-    if is_one_block and not q.is_cuda and n_keys <= PRODUCT_KEYS:
-        weights = ((q @ k.mT).to(added.dtype) * scale + added).softmax(-1).to(v.dtype)
-        return apply_dropout(weights, prepared.dropout) @ v
-    # The keys to compute with: those that the narrowest window lets a query see, its last
-    # `window_size` and the first `sinks`. Other masks may hide some of them too, with -inf.
-    visible = [(n_keys, 0)]
-    if added is None:
-        visible += [piece.visible for piece in plan.masks if piece.visible]
-    window_size, sinks = min(visible)  # the narrowest
-    size = n_queries if is_one_block else block_rows(q[:1], k)  # added scores have no batch
-    places = torch.arange(n_keys, device=q.device)
-    outputs = []
-    # the largest block first: the others reuse its memory
-    for start in reversed(range(0, n_queries, size)):
-        stop = min(start + size, n_queries)
-        # the queries of this block are at places first ... end - 1
-        first = n_keys - n_queries + start
-        end = n_keys - n_queries + stop
-        block_q = q[..., start:stop, :]
-        # the keys that they may see: first_key ... end - 1, and the sinks before those. The window
-        # of the first query reaches back the furthest; a key among the sinks is not taken twice
-        first_key = max(min(sinks, end), first - window_size + 1)
-        seen_k = k[..., first_key:end, :]
-        seen_v = v[..., first_key:end, :]
-        if sinks > 0:
-            seen_k = torch.cat((k[..., :sinks, :], seen_k), -2)
-            seen_v = torch.cat((v[..., :sinks, :], seen_v), -2)
-        if added is not None:
-            block_added = added[..., start:stop, :end]
-        elif prepared.last_row is not None:
-            # Added scores depend on distances alone: the row of a query is that of the next query,
-            # shifted left by one key. So all rows are views of the last row, which take no memory.
-            # View n belongs to the n-th query from the end of the block, so the queries are
-            # flipped. For example, with 3 keys, end = 3 and the last row s2 s1 s0 -inf -inf ...
-            # (s by distance), query 2 has view 0: s2 s1 s0; query 1 has view 1: s1 s0 -inf;
-            # query 0 has view 2: s0 -inf -inf.
-            block_q = block_q.flip(-2)
-            views = prepared.last_row[:, n_keys - end :].unfold(-1, end, 1)  # (H or 1, ., end)
-            block_added = views[:, : stop - start, first_key:]
-        else:
-            rows = places[first:end, None]
-            columns = torch.cat((places[:sinks], places[first_key:end]))
-            dtype = torch.promote_types(q.dtype, torch.float32)
-            make = compiled_on_gpu(added_scores, q)
-            block_added = make(plan, dtype, rows, columns)
-        y = _kernel(block_q, seen_k, seen_v, scale, prepared.dropout, block_added)
-        outputs.append(y if prepared.last_row is None else y.flip(-2))
-    return torch.cat(outputs[::-1], -2)
+    visible = [piece.visible for piece in plan.masks if piece.visible]
+    size, sinks = min(visible, default=(n_keys, 0))
+    # the window of the first query reaches back the furthest; no key is taken twice
+    first = max(min(sinks, n_keys), n_keys - q.shape[-2] - size + 1)
+    return first, sinks
 
 
-def block_rows(q, k):
-    """The number of query rows in a block, for q (B, H, T, D) and k (B, H, S, D)."""
-    if not q.is_cuda:
-        return BLOCK_ROWS
-    max_rows = GPU_BYTES // (4 * q.shape[0] * q.shape[1] * k.shape[2])
-    return max(1, max_rows // BLOCK_ROWS) * BLOCK_ROWS
+def kept(x, first, sinks=0):
+    """Of keys or values x (B, H, C, D) those from `first` on, and before them the first `sinks`."""
+    rest = x[..., first:, :]
+    return torch.cat((x[..., :sinks, :], rest), -2) if sinks > 0 else rest
 
 
-def _scored(q, k, v, prepared, scale, features):
-    """The reference in blocks of query rows; on a GPU the backward pass recomputes each block."""
-    n_queries = q.shape[-2]
-    size = block_rows(q, k)
+def _scored(q, k, v, plan, scale, features):
+    """The reference in blocks of queries; on a GPU the backward pass recomputes each block."""
 
-    def attend_from(start):
-        stop = min(start + size, n_queries)
-        end = k.shape[-2] - n_queries + stop  # the block sees the keys before this place
-        return reference(
-            q[..., start:stop, :],
-            k[..., :end, :],
-            v[..., :end, :],
-            slice_queries(prepared.plan, start, stop),
-            scale,
-            None if features is None else features[:, :end],
-            prepared.dropout,
-        )
+    def attend_block(q, k, v, start, stop):
+        part = slice_queries(plan, start, stop)
+        seen_features = None if features is None else features[:, : k.shape[-2]]
+        return reference(q, k, v, part, scale, seen_features)
 
     recompute = q.is_cuda and torch.is_grad_enabled()
+    return in_blocks(attend_block, q, k, v, queries_of_block(q, k, plan.options), recompute)
+
+
+def queries_of_block(q, k, options):
+    """The number of queries in a block, for q (B, H, T, D) and k (B, H, S, D)."""
+    size = options.block_queries
+    if not q.is_cuda:
+        return size
+    most = options.gpu_bytes // (4 * q.shape[0] * q.shape[1] * k.shape[2])
+    return max(1, most // size) * size
+
+
+def in_blocks(attend_block, q, k, v, size, recompute=False):
+    """The outputs of all queries (B, H, T, D), a block of `size` queries at a time: of queries
+    start ... stop - 1 and the keys up to the last of them by attend_block(q, k, v, start, stop).
+    """
+    n_queries = q.shape[-2]
     outputs = []
     # the largest block first: the others reuse its memory
     for start in reversed(range(0, n_queries, size)):
+        stop = min(start + size, n_queries)
+        end = k.shape[-2] - n_queries + stop
+        block = (q[..., start:stop, :], k[..., :end, :], v[..., :end, :], start, stop)
         if recompute:
-            outputs.append(checkpoint(attend_from, start, use_reentrant=False))
+            outputs.append(checkpoint(attend_block, *block, use_reentrant=False))
         else:
-            outputs.append(attend_from(start))
+            outputs.append(attend_block(*block))
     return torch.cat(outputs[::-1], -2)

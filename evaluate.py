@@ -408,7 +408,7 @@ def text_row(
     nats = tester.losses(windows, window_size)
     inputs = len(nats) * sum(window.length for window in windows)
     row["tokens_per_s"] = round(inputs / (time.perf_counter() - started), 1)
-    row["attention"] = tester.model.attention_path
+    row["attention"] = tester.model.path_of(length, window_size)
 
     notes = []
     if places.across_documents and protocol != "nonoverlapping":
@@ -503,7 +503,7 @@ def question_rows(tester: Tester, run_info: dict, settings: Any) -> Iterator[dic
             yield row | {"nats": None, "reason": str(error)}
             continue
         nats, right = answers.read(tester, tokens, targets_of(corpus, tokens, kind))
-        row["attention"] = tester.model.attention_path
+        row["attention"] = tester.model.path_of(length)
         yield row | answers.measure_questions(corpus, kind, distance, nats, right)
         is_text = kind == BYTE
         if is_text.any():
@@ -529,7 +529,7 @@ def answer_rows(tester: Tester, run_info: dict, settings: Any) -> Iterator[dict]
         try:
             tester.model.pos.check_length(width - 1)
             row |= answers.measure(tester, size)
-            row["attention"] = tester.model.attention_path
+            row["attention"] = tester.model.path_of(width - 1)
         except UserError as error:
             row |= {"nats": None, "reason": str(error)}
         yield row

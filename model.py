@@ -18,9 +18,10 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import attention
+from attention import Options, for_each_head, no_autocast
 from configurable import GPTConfig, UserError
-from posenc import Shape, init_std, materialize, scheme_name, upcast
-from scheme import Catalogue, Scheme, for_each_head
+from posenc import Shape, init_std, scheme_name, upcast
+from scheme import Catalogue, Scheme
 
 LOGIT_BYTES = 64 * 2**20  # bytes of float32 logits that `GPT.losses` computes at a time
 
@@ -54,6 +55,15 @@ class Cache:
         self.tensors[slot][:, :, self.n : stop] = x
         return self.tensors[slot][:, :, :stop]
 
+    def tokens_with(self, idx: Tensor) -> Tensor:
+        """The tokens so far and the new ones, idx (B, T); UserError if the cache is too small."""
+        if len(idx) != self.batch or self.n + idx.shape[1] > self.length:
+            raise UserError(
+                f"the cache is for (batch, length) = ({self.batch}, {self.length}), not "
+                f"({len(idx)}, {self.n + idx.shape[1]})"
+            )
+        return idx if self.tokens is None else torch.cat((self.tokens, idx), 1)
+
 
 def with_cached(cache, layer, name, x, pack_piece):
     """Append x (B, heads, t, D) of t new tokens to the cache, and return (B, heads, S, D) of all S
@@ -82,12 +92,8 @@ def new_norm(config: GPTConfig, width: int) -> nn.Module:
 
 
 def apply_norm(norm, x):
-    """Normalise x (..., W): each head by itself if the norm is as wide as a head, else all at once.
-
-    The dtype of x stays.
-    """
-    heads = x.unflatten(-1, (-1, *norm.weight.shape))  # (..., W / width of the norm, that width)
-    return norm(heads.to(norm.weight.dtype)).to(x.dtype).flatten(-2)
+    """Normalise the last columns of x; its dtype stays."""
+    return norm(x.to(norm.weight.dtype)).to(x.dtype)
 
 
 class Fused(nn.Linear):
@@ -121,26 +127,29 @@ class Attention(nn.Module):
             self.q_norm = new_norm(config, self.widths[0] if all_heads else width)
             self.k_norm = new_norm(config, kv_width if all_heads else width)
 
-    def forward(self, x, prepared, cache):
+    def forward(self, x, plan, cache):
         """x (B, T, C) -> (B, Q, C): the output for the plan's Q queries, the last of the T tokens.
 
-        `prepared` is the plan with its attention path, as `attention.prepare` makes it.
+        The plan is one that `attention.prepare` has made.
         """
-        plan = prepared.plan
         q, k, v = self.c_attn(x).split(self.widths, -1)
         q = q[:, -plan.n_queries :]  # the last layer may need the last queries alone
-        if self.qk_norm:
+        if self.qk_norm == "all":  # all heads at once
             q = apply_norm(self.q_norm, q)
             k = apply_norm(self.k_norm, k)
-        q, k, v = (t.unflatten(-1, (-1, self.head_width)).transpose(1, 2) for t in (q, k, v))
+        q, k, v = (t.unflatten(-1, (-1, self.head_width)) for t in (q, k, v))
+        if self.qk_norm is True:  # each head by itself
+            q = apply_norm(self.q_norm, q)
+            k = apply_norm(self.k_norm, k)
         # q (B, H, Q, D), k and v (B, heads, T, D)
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         if not plan.regions:  # if there are any, attention turns q and k
             q, k = plan.turn(q, k)
         # of all S tokens, (B, heads, S, D)
         all_k = with_cached(cache, self.layer, "k", k, plan.pack_piece)
         all_v = with_cached(cache, self.layer, "v", v, plan.pack_piece)
         features = all_features(x, plan, cache, self.layer)
-        y = attention.attend(q, all_k, all_v, prepared, self.scale, features)  # (B, H, Q, D)
+        y = attention.attend(q, all_k, all_v, plan, self.scale, features)  # (B, H, Q, D)
         return project_out(self.c_proj, y, v, x, plan)
 
 
@@ -172,11 +181,10 @@ class LatentAttention(nn.Module):
         self.c_up = Fused(rank, 2 * [self.head_width], False, config.n_head)
         self.c_proj = nn.Linear(all_heads, config.n_embd, bias=config.bias)
 
-    def forward(self, x, prepared, cache):
+    def forward(self, x, plan, cache):
         """As `Attention.forward`. With a cache, latents are not expanded into keys and values: the
         up-projections are applied to the queries and to the result instead.
         """
-        plan = prepared.plan
         # (B, H, Q, head width + turned width)
         q = self.c_query(x[:, -plan.n_queries :]).unflatten(-1, (self.n_head, -1)).transpose(1, 2)
         # the latent of each token (B, T, rank), and the columns to be turned, which all heads share
@@ -194,10 +202,10 @@ class LatentAttention(nn.Module):
         if cache is None:  # keys and values of every head, (B, H, S, .)
             k = torch.cat((latents @ up_k.mT, turned.expand(-1, self.n_head, -1, -1)), -1)
             v = latents @ up_v.mT
-            y = attention.attend(q, k, v, prepared, self.scale, features)
+            y = attention.attend(q, k, v, plan, self.scale, features)
         else:  # latents as one key and value head, (B, 1, S, .): q.(up_k l) = (q up_k).l
             q = torch.cat((q[..., : self.head_width] @ up_k, q[..., self.head_width :]), -1)
-            y = attention.attend(q, all_k, latents, prepared, self.scale, features) @ up_v.mT
+            y = attention.attend(q, all_k, latents, plan, self.scale, features) @ up_v.mT
         new_v = new_latents[:, None] @ up_v.mT if plan.output_piece else None
         return project_out(self.c_proj, y, new_v, x, plan)
 
@@ -209,7 +217,7 @@ def all_features(x, plan, cache, layer):
     """
     if plan.features_piece is None:
         return None
-    with torch.autocast(x.device.type, enabled=False):
+    with no_autocast(x):
         features = plan.features_piece.features(upcast(x))[:, None]  # (B, 1, T, M)
     return with_cached(cache, layer, "features", features, None)[:, 0]
 
@@ -221,7 +229,7 @@ def project_out(c_proj, y, v, x, plan):
     x (B, T, C). The queries are the last Q of these tokens.
     """
     if plan.output_piece:
-        with torch.autocast(x.device.type, enabled=False):
+        with no_autocast(x):
             v = upcast(for_each_head(y, v)[:, :, -plan.n_queries :])
             x = upcast(x[:, -plan.n_queries :])
             y = plan.output_piece.output(upcast(y), v, x).to(y.dtype)
@@ -267,20 +275,20 @@ class Block(nn.Module):
         self.norm_place = config.norm_place
         self.parallel_blocks = config.parallel_blocks
 
-    def forward(self, x, prepared, cache):
+    def forward(self, x, plan, cache):
         """x (B, T, C) -> (B, Q, C) for the plan's Q queries, the last of the T tokens."""
         if self.norm_place == "after":
-            y = self.ln_1(self.attn(x, prepared, cache).to(x.dtype))
+            y = self.ln_1(self.attn(x, plan, cache).to(x.dtype))
         else:
-            y = self.attn(self.ln_1(x), prepared, cache)
-        x = x[:, -y.shape[1] :]  # y has only the rows of the queries
-        attended = x + F.dropout(y, prepared.dropout)  # 0 unless the model is in training
+            y = self.attn(self.ln_1(x), plan, cache)
+        x = x[:, -y.shape[1] :]  # y is of the queries alone
+        attended = x + F.dropout(y, plan.options.dropout)  # 0 unless the model is in training
         mlp_input = x if self.parallel_blocks else attended
         if self.norm_place == "after":
             y = self.ln_2(self.mlp(mlp_input).to(x.dtype))
         else:
             y = self.mlp(self.ln_2(mlp_input))
-        return attended + F.dropout(y, prepared.dropout)
+        return attended + F.dropout(y, plan.options.dropout)
 
 
 # ---- the model
@@ -319,8 +327,7 @@ class GPT(nn.Module):
                 raise UserError(f"{scheme_name(piece)} needs whole heads: leave kv_lora_rank out")
         self.pos.extend(config.extend, folder)
         self.config = replace(config, pos=self.pos.text, extend=self.pos.extend_text)
-        # the path of attention in the last pass, as "fused", or "fused|added" if layers differ
-        self.attention_path = ""
+        self.options = Options()
 
     def _init_weights(self, module):
         """GPT-2's initialisation, scaled to the width of the model (`init_std`).
@@ -350,66 +357,41 @@ class GPT(nn.Module):
 
     # ---- forward
 
-    def _hidden(self, idx, cache=None, window=None, n_queries=None):
+    def current_options(self) -> Options:
+        """The options of attention, with what the model is and does now."""
+        return replace(
+            self.options,
+            dtype=torch.promote_types(self.wte.weight.dtype, torch.float32),
+            head_width=self.config.head_width,
+            dropout=self.config.dropout if self.training else 0.0,
+            on_gpu=self.wte.weight.is_cuda,
+            compiled=torch.compiler.is_compiling(),
+            has_gradients=torch.is_grad_enabled(),
+            is_deterministic=torch.are_deterministic_algorithms_enabled(),
+        )
+
+    def hidden(self, idx, cache=None, window=None, n_queries=None):
         """The final hidden states (B, T, C) of tokens idx (B, T), or only those of the last
-        `n_queries`.
-
-        Decoding: cache.n = 100, cache.length = 500, idx (1, 1): T = 1, S = 101, total = 500.
-        A windowed test: idx (1, 4096), window = 128, n_queries = 32, 4 layers: skip = 3556,
-        new = 540, total = 4096.
+        `n_queries`. `window` limits keys to i - j < window.
         """
-        T = idx.shape[1]
-        skip = 0  # tokens left out at the start; the others keep their positions
-        if window is not None and self.pos.can_skip_hidden:
-            # per layer, a token influences at most window - 1 later ones: those before `skip`
-            # influence none of the last n_queries
-            skip = max(0, T - n_queries - len(self.h) * (window - 1))
-        total = T  # the length of the whole text
-        tokens = idx  # all S tokens so far
-        if cache:
-            if len(idx) != cache.batch or cache.n + T > cache.length:
-                raise UserError(
-                    f"the cache is for (batch, length) = ({cache.batch}, {cache.length}), not "
-                    f"({len(idx)}, {cache.n + T})"
-                )
-            total = cache.length
-            if cache.tokens is not None:
-                tokens = torch.cat((cache.tokens, idx), 1)
-        self.pos.check_length(total)
-        # the places in the text of all tokens that are not skipped
-        index = materialize(torch.arange(tokens.shape[1], device=idx.device))[skip:]
-        new = T - skip  # how many tokens pass through the layers
-        dropout = self.config.dropout if self.training else 0.0
-        head_width = self.config.head_width
-        dtype = torch.promote_types(self.wte.weight.dtype, torch.float32)  # of scores
-
-        with torch.autocast(idx.device.type, enabled=False):  # positions stay in full precision
-            if self.training and self.pos.drawn_ids is not None and cache is None:
-                ids = self.pos.drawn_ids[skip:T]
-            else:
-                ids = self.pos.ids(index, total)
-            embedded = self.pos.embed(ids[-new:], tokens, total)
-            # layers with the same pieces share a plan, and what is prepared for it
-            prepared_plans = {}
-            for keys, plan in self.pos.plans(index, ids, new, total, dtype, window).items():
-                prepared_plans[keys] = attention.prepare(plan, dtype, head_width, dropout)
-            prepared_layers = [prepared_plans[keys] for keys in self.pos.plan_keys]
-            paths = [prepared.path for prepared in prepared_layers]
-            self.attention_path = "|".join(dict.fromkeys(paths))
-            if n_queries is not None and n_queries < new:
-                plan = prepared_layers[-1].plan
-                plan = attention.slice_queries(plan, new - n_queries, new)
-                prepared_layers[-1] = attention.prepare(plan, dtype, head_width, dropout)
-        x = self.ln_e(self.wte(idx[:, skip:]))
-        if embedded is not None:
-            x = x + embedded.to(x.dtype)
-        x = F.dropout(x, dropout)
-        for block, prepared in zip(self.h, prepared_layers, strict=True):
-            x = block(x, prepared, cache)
+        options = self.current_options()
+        tokens = cache.tokens_with(idx) if cache else idx  # all so far, (B, S)
+        total = cache.length if cache else idx.shape[1]  # of the whole text
+        pass_ = self.pos.read(tokens, idx.shape[1], total, options, window, n_queries)
+        x = self.ln_e(self.wte(idx[:, pass_.skip :]))
+        if pass_.embedded is not None:
+            x = x + pass_.embedded.to(x.dtype)
+        x = F.dropout(x, options.dropout)
+        for block, plan in zip(self.h, pass_.plans, strict=True):
+            x = block(x, plan, cache)
         if cache:
             cache.tokens = tokens
-            cache.n += T
+            cache.n += idx.shape[1]
         return self.ln_f(x)
+
+    def logits(self, idx: Tensor, cache: Cache | None = None) -> Tensor:
+        """The logits (B, T, V) of tokens idx (B, T), which follow those in the cache."""
+        return self.lm_head(self.hidden(idx, cache))
 
     def forward(
         self,
@@ -424,7 +406,7 @@ class GPT(nn.Module):
         Without targets the loss is None, and logits (B, 1, V) are those of the last position. With
         a cache, idx are the next tokens: they are appended to it, and get logits (B, T, V).
         """
-        x = self._hidden(idx, cache)
+        x = self.hidden(idx, cache)
         if targets is None:
             return self.lm_head(x if cache else x[:, -1:]), None
         logits = self.lm_head(x)
@@ -438,22 +420,22 @@ class GPT(nn.Module):
         i - j < window in every layer. What no target depends on is not computed: earlier queries
         of the last layer, and tokens that windows hide from all targets.
         """
-        x = self._hidden(idx, window=window, n_queries=targets.shape[1])
+        x = self.hidden(idx, window=window, n_queries=targets.shape[1]).flatten(0, 1)  # (B t, C)
+        wanted = targets.flatten()
 
-        def block_losses(hidden, wanted):
-            logits = self.lm_head(hidden).float()
+        def losses_of(x, wanted):
+            logits = self.lm_head(x).float()
             return F.cross_entropy(logits, wanted, ignore_index=-1, reduction="none")
 
-        # to save memory, logits are computed a block of rows at a time, and again in the backward
-        # pass; training keeps all of them if they fit into 8 blocks
-        rows = x.flatten(0, 1)  # (B t, C)
         max_bytes = 8 * LOGIT_BYTES if x.is_cuda else LOGIT_BYTES
-        n_rows = max(1, max_bytes // (4 * self.config.vocab_size))
-        if torch.is_grad_enabled() and len(rows) <= 8 * n_rows:
-            return block_losses(rows, targets.flatten()).view_as(targets)
+        size = max(1, max_bytes // (4 * self.config.vocab_size))  # targets of a block
+        most = 8 * size if torch.is_grad_enabled() else size
+        if len(x) <= most:
+            return losses_of(x, wanted).view_as(targets)
+        # to save memory, logits are computed a block at a time, and again in the backward pass
         losses = []
-        for hidden, wanted in zip(rows.split(n_rows), targets.flatten().split(n_rows), strict=True):
-            losses.append(checkpoint(block_losses, hidden, wanted, use_reentrant=False))
+        for block in zip(x.split(size), wanted.split(size), strict=True):
+            losses.append(checkpoint(losses_of, *block, use_reentrant=False))
         return torch.cat(losses).view_as(targets)
 
     def answers(self, idx: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -462,9 +444,24 @@ class GPT(nn.Module):
         idx and targets are (B, T). Returns (K,) and (K,) for the K such targets, row by row.
         """
         is_scored = targets >= 0
-        logits = self.lm_head(self._hidden(idx)[is_scored]).float()
+        logits = self.lm_head(self.hidden(idx)[is_scored]).float()
         wanted = targets[is_scored]
         return F.cross_entropy(logits, wanted, reduction="none"), logits.argmax(-1) == wanted
+
+    @torch.no_grad()
+    def path_of(
+        self, length: int, window: int | None = None, new: int | None = None, **options: bool
+    ) -> str:
+        """The path that attention takes in a test of `length` tokens: "fused", or "fused|added" if
+        layers differ.
+
+        In decoding, the `new` last of them are computed. In a compiled training step, `options` are
+        compiled=True, has_gradients=True.
+        """
+        tokens = torch.zeros(1, length, dtype=torch.long, device=self.wte.weight.device)
+        options = replace(self.current_options(), **options)
+        plans = self.pos.read(tokens, new or length, length, options, window).plans
+        return "|".join(dict.fromkeys(plan.path for plan in plans))
 
     # ---- generation
 

@@ -28,6 +28,7 @@ from pydantic import (
 )
 from torch import Tensor, nn
 
+from common.compiler import materialize
 from configurable import Count, UserError, read_json
 
 # ---- types of options: the annotations of an __init__ are checked when an expression is read
@@ -174,24 +175,6 @@ def t5_buckets(distance: Tensor, num_buckets: int = 32, max_distance: int = 128)
 def as_reals(ids: Tensor) -> Tensor:
     """Positions as real numbers, in float64 if the device has it, so that neighbours stay apart."""
     return ids.to(torch.float32 if ids.device.type == "mps" else torch.float64)
-
-
-@torch.library.custom_op("longshot::materialize", mutates_args=())
-def _materialize(x: Tensor) -> Tensor:
-    return x.clone()
-
-
-_materialize.register_fake(torch.empty_like)
-_materialize.register_autograd(lambda ctx, gradient: gradient)
-
-
-def materialize(x: Tensor) -> Tensor:
-    """Return x unchanged, but make compiled code store it in memory.
-
-    Otherwise the compiler recomputes tables and biases in every layer that reads them, and on a CPU
-    it leaves the end of a fused `arange` unwritten (torch 2.13).
-    """
-    return _materialize(x) if torch.compiler.is_compiling() else x
 
 
 def upcast(x: Tensor) -> Tensor:

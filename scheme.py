@@ -16,7 +16,7 @@ import importlib.util
 import inspect
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -27,6 +27,8 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 import posenc
+from attention import Options, Plan, no_autocast, prepare, slice_queries
+from common.compiler import materialize
 from configurable import UserError, mixed_seed, type_adapter
 from posenc import (
     Extension,
@@ -37,7 +39,6 @@ from posenc import (
     Window,
     methods_of,
     scheme_name,
-    upcast,
 )
 
 ZOO = Path(__file__).resolve().parent / "zoo"
@@ -459,69 +460,16 @@ def clash(a, b, extensions):
     return ""
 
 
-# ---- the plan for attention in each forward pass
+# ---- what a forward pass needs
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What attention needs to know about positions in one forward pass.
+class Pass:
+    """What a forward pass needs to know about positions."""
 
-    All layers with the same pieces share a plan. The queries are the last T of the S tokens.
-    Queries and new keys are turned before keys are cached.
-
-    An extension that rewrites distances adds a plan for each `Region`, which differs in ids and
-    tables. A pair of a query and a key has the score of the last one for which where(i, j) holds,
-    else that of this plan; i and j are their ids in this plan. Then keys are cached unturned, and
-    attention turns queries and keys for each plan.
-    """
-
-    query_ids: Tensor  # position ids (T,)
-    key_ids: Tensor  # (S,)
-    query_tables: tuple[Tensor, ...]  # what `turn_piece.tables` gives
-    key_tables: tuple[Tensor, ...]  # of the new keys; if there are regions, of all keys
-    temperature: Tensor | None  # (T, 1) or (H, T, 1), multiplies the scores
-    biases: list[Piece]
-    masks: list[Piece]
-    turn_piece: Piece | None  # turns queries and keys
-    n_head: int
-    turned_width: int  # how many of the last columns of q and k are turned
-    score_piece: Piece | None  # computes the whole score
-    features_piece: Piece | None  # computes features of each layer's input
-    weights_piece: Piece | None  # replaces the softmax
-    output_piece: Piece | None  # changes the output of the heads
-    pack_piece: Piece | None  # decides how the cache stores keys and values
-    plain_ids: bool  # whether the ids are the places in the text
-    where: Callable[[Tensor, Tensor], Tensor] | None  # of the plan of a region; else None
-    regions: Sequence["Plan"] = ()
-
-    def turn(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Turn the last `turned_width` columns of q (B, H, T, D) and k (B, heads, S, D); the dtypes
-        stay.
-
-        If the tables differ between heads, keys can no longer be shared: k gets as many heads as q.
-        """
-        if self.turn_piece is None:
-            return q, k
-        if any(table.dim() > 2 for table in self.key_tables):
-            k = for_each_head(q, k)
-        turned = []
-        for x, tables, is_key in ((q, self.query_tables, False), (k, self.key_tables, True)):
-            rest, last = x.tensor_split([x.shape[-1] - self.turned_width], -1)
-            with torch.autocast(x.device.type, enabled=False):
-                last = self.turn_piece.turn(upcast(last), tables, is_key).to(x.dtype)
-            turned.append(torch.cat((rest, last), -1) if rest.shape[-1] > 0 else last)
-        return tuple(turned)  # q and k
-
-    @property
-    def n_queries(self) -> int:
-        """The number of queries, T."""
-        return len(self.query_ids)
-
-
-def for_each_head(q, x):
-    """Keys or values x (B, heads, S, D), repeated so that each head of q has its own (GQA)."""
-    group = q.shape[1] // x.shape[1]
-    return x.repeat_interleave(group, 1) if group > 1 else x
+    skip: int  # how many of the new tokens, at the start, are left out
+    embedded: Tensor | None  # added to the embeddings of the others, (T, C) or (B, T, C)
+    plans: list[Plan]  # of each layer, prepared
 
 
 def first_with(pieces, method):
@@ -627,13 +575,24 @@ class Scheme(nn.Module):
         """The piece that changes position ids, if there is one."""
         return first_with(self.pieces.values(), "ids")
 
-    @property
-    def can_skip_hidden(self) -> bool:
-        """Whether tokens that masks hide from all others can be left out: no piece may read them
-        otherwise (features, score), and no mask depends on where in the text a key is.
+    def first_needed(self, length: int, n_queries: int, window: int) -> int:
+        """The first of `length` tokens on which the last `n_queries` depend, if in every layer keys
+        are limited to i - j < window.
+
+        For example, with 2 layers, 10 tokens, window = 3 and n_queries = 2:
+
+            token                0 1 2 3 4 5 6 7 8 9
+            output of layer 1    . . . . . . . . x x    the queries
+            output of layer 0    . . . . . . x x x x    and the window - 1 tokens before
+            embedding            . . . . x x x x x x    and those before them: 4 is the first
+
+        It is 0 if pieces may read other tokens too (features, score), or if a mask depends on where
+        in the text a key is.
         """
-        pieces = [*self.pieces.values(), *self.extensions.values()]
-        return not any(p.features or p.score or p.mask and not p.by_distance for p in pieces)
+        for p in [*self.pieces.values(), *self.extensions.values()]:
+            if p.features or p.score or p.mask and not p.by_distance:
+                return 0
+        return max(0, length - n_queries - len(self.layers) * (window - 1))
 
     def check_length(self, total: int) -> None:
         """Raise UserError if a text of `total` tokens has more positions than the scheme."""
@@ -689,6 +648,45 @@ class Scheme(nn.Module):
             return None
         return piece.embed(extended_ids(self.extensions.values(), ids, total), tokens, total)
 
+    def read(
+        self,
+        tokens: Tensor,
+        new: int,
+        total: int,
+        options: Options,
+        window: int | None = None,
+        n_queries: int | None = None,
+    ) -> Pass:
+        """What a forward pass of the last `new` of the tokens (B, S) so far needs, in a text that
+        will have `total` tokens.
+
+        `window` hides keys with i - j >= window. The last layer has only the last `n_queries` as
+        queries. UserError if the text is too long for the scheme.
+
+        Decoding: tokens (1, 101), of which 100 are in the cache: new = 1, total = 500.
+        A windowed test: tokens (1, 4096), new = total = 4096, window = 128, n_queries = 32: of 4
+        layers, 3,556 tokens are skipped.
+        """
+        self.check_length(total)
+        n_queries = n_queries or new
+        skip = self.first_needed(new, n_queries, window) if window else 0
+        new -= skip
+        # the places in the text of all tokens that are not skipped; these keep their positions
+        index = materialize(torch.arange(tokens.shape[1], device=tokens.device))[skip:]
+        with no_autocast(tokens):  # positions stay in full precision
+            if self.training and self.drawn_ids is not None and skip + new == total:
+                ids = self.drawn_ids[skip:total]
+            else:
+                ids = self.ids(index, total)
+            embedded = self.embed(ids[-new:], tokens, total)
+            plans = self.plans(index, ids, new, total, options.dtype, window)
+            prepared = {keys: prepare(plan, options) for keys, plan in plans.items()}
+            layers = [prepared[keys] for keys in self.plan_keys]
+            if n_queries < new:
+                last = slice_queries(plans[self.plan_keys[-1]], new - n_queries, new)
+                layers[-1] = prepare(last, options)
+        return Pass(skip, embedded, layers)
+
     def plans(
         self,
         index: Tensor,
@@ -711,49 +709,41 @@ class Scheme(nn.Module):
             pieces = [*schemes, *extensions]
             if window is not None:
                 pieces.append(Window(self.shape, size=window))
-            biases = [piece for piece in schemes if piece.bias]
             temperature = None
             for piece in pieces:
                 if piece.temperature:
                     factors = piece.temperature(index[-new:].to(dtype))[..., None]
                     temperature = factors if temperature is None else temperature * factors
-            turn_piece = first_with(schemes, "tables")
             maps = [piece for piece in self.maps if piece in extensions]
-            regions_piece = first_with(extensions, "regions")
             key_ids = extended_ids(extensions, ids, total)
-            query_ids = key_ids[-new:]
-            # the ids as they are, then as each region rewrites them
-            rewritten = [(query_ids, key_ids, None)]
-            if regions_piece and (turn_piece or biases):
+            plan = Plan(
+                query_ids=key_ids[-new:],
+                key_ids=key_ids,
+                temperature=temperature,
+                biases=[piece for piece in schemes if piece.bias],
+                masks=[piece for piece in pieces if piece.mask],
+                turn_piece=first_with(schemes, "tables"),
+                n_head=self.shape.n_head,
+                turned_width=self.shape.turned_width,
+                score_piece=first_with(schemes, "score"),
+                features_piece=first_with(schemes, "features"),
+                weights_piece=first_with(pieces, "weights"),
+                output_piece=first_with(pieces, "output"),
+                pack_piece=first_with(extensions, "pack"),
+                # nothing has changed the places on the way
+                plain_ids=ids is index and not first_with(extensions, "ids"),
+            )
+            regions = []
+            regions_piece = first_with(extensions, "regions")
+            if regions_piece and (plan.turn_piece or plan.biases):
                 for region in regions_piece.regions(total):
-                    rewritten.append((region.query(query_ids), region.key(key_ids), region.where))
-            parts = []  # the plan, and those of its regions
-            for i, j, where in rewritten:
-                query_tables = turn_piece.tables(i, total, maps) if turn_piece else ()
-                key_tables = query_tables  # only the new keys are turned, before they are cached
-                if turn_piece and len(rewritten) > 1:  # all keys are turned, cached ones too
-                    key_tables = turn_piece.tables(j, total, maps)
-                plan = Plan(
-                    query_ids=i,
-                    key_ids=j,
-                    query_tables=query_tables,
-                    key_tables=key_tables,
-                    where=where,
-                    temperature=temperature,
-                    biases=biases,
-                    masks=[piece for piece in pieces if piece.mask],
-                    turn_piece=turn_piece,
-                    n_head=self.shape.n_head,
-                    turned_width=self.shape.turned_width,
-                    score_piece=first_with(schemes, "score"),
-                    features_piece=first_with(schemes, "features"),
-                    weights_piece=first_with(pieces, "weights"),
-                    output_piece=first_with(pieces, "output"),
-                    pack_piece=first_with(extensions, "pack"),
-                    plain_ids=j is index,  # nothing changed them on the way
-                )
-                parts.append(plan)
-            plans[keys, extension_keys] = replace(parts[0], regions=parts[1:])
+                    i = region.query(plan.query_ids)
+                    j = region.key(key_ids)
+                    part = replace(plan, query_ids=i, key_ids=j, where=region.where)
+                    regions.append(part.with_tables(total, maps, of_all_keys=True))
+            plan = plan.with_tables(total, maps, of_all_keys=bool(regions))
+            plan = replace(plan, regions=regions)
+            plans[keys, extension_keys] = plan
         return plans
 
     # ---- description

@@ -140,7 +140,7 @@ def start_run(s: TrainSettings, compute: device.Compute, processes: Processes) -
 
     print(f"{folder}: {model.parameter_count:,} parameters; {model.pos.describe()}")
     print(f"on {compute.reason}")
-    run = Run(folder, s, model.to(compute.device), compute, config)
+    run = Run(folder, s, compute.place(model), compute, config)
     if is_new:
         run.config = checkpoint.new_config(run, train_lengths, processes.size)
     if state:
@@ -218,8 +218,8 @@ class SummedLoss(nn.Module):
         return self.model.losses(idx, targets).sum()
 
 
-def compile_loss(loss_fn: SummedLoss, s: TrainSettings, kind: str) -> None:
-    """Compile model and loss as one graph, or print why not."""
+def compile_loss(loss_fn: SummedLoss, s: TrainSettings, kind: str) -> bool:
+    """Compile model and loss as one graph, or print why not; returns whether it is compiled."""
     reason = device.missing_compiler()
     if kind == "mps":
         reason = "device=mps"
@@ -227,11 +227,12 @@ def compile_loss(loss_fn: SummedLoss, s: TrainSettings, kind: str) -> None:
         reason = "compile=False"
     if reason:
         print(f"not compiled: {reason}")
-        return
+        return False
     print("compiling model and loss (the first step takes a while)")
     # computing GELU's tanh with exp makes a step on a CPU 14 % faster
     torch._inductor.config.cpp.use_decompose_tanh = True
     loss_fn.compile(fullgraph=True, dynamic=False)
+    return True
 
 
 def to_device(x: np.ndarray, compute: device.Compute) -> Tensor:

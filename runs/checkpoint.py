@@ -179,6 +179,7 @@ def provenance() -> dict:
     for path in sorted(
         [
             *ROOT.glob("*.py"),
+            *ROOT.glob("common/*.py"),
             *ROOT.glob("runs/*.py"),
             *ROOT.glob("runs/*.toml"),
             *ROOT.glob("data/*.py"),
@@ -471,7 +472,7 @@ def load_run(
     compute = pick(device, config["dtype"] if dtype == "auto" else dtype)
     model = GPT(GPTConfig(**state["gpt"]), pos_file, folder)
     model.load_state_dict(state["model"])
-    model = model.to(compute.device).eval()
+    model = compute.place(model).eval()
     settings = SavedSettings(**config["settings"])
     return Run(folder, settings, model, compute, config, state["step"], state["digest"])
 
@@ -503,7 +504,7 @@ def open_model(name: str, settings: Any, first_token: bool = False) -> Run:
     train_lengths = list(dict.fromkeys([model.config.first_length, s.block_size]))
     config = {"dtype": compute.dtype_name, "train_lengths": train_lengths}
     folder = Path("out", "tests", f"{Path(name).resolve().name}-{checkpoint[:10]}")
-    model = model.to(compute.device).eval()
+    model = compute.place(model).eval()
     return Run(folder, s, model, compute, config, digest=checkpoint, first_token=first)
 
 

@@ -11,14 +11,14 @@ import sys
 import sysconfig
 import timeit
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import torch
+from torch import nn
 from torch.nn.functional import linear
 
-import attention
 from configurable import UserError, read_json, write_json
 
 # GPUs, and their dense bf16 peaks in TFLOP/s, from the vendor's data sheets
@@ -33,6 +33,12 @@ class Compute:
     device: str
     dtype: torch.dtype | None
     reason: str
+    compile_flex: bool = False  # whether eager code may compile FlexAttention
+
+    def place(self, model: nn.Module) -> nn.Module:
+        """Move a GPT to the device, with the options of attention that hold there."""
+        model.options = replace(model.options, compile_flex=self.compile_flex)
+        return model.to(self.device)
 
     @property
     def kind(self) -> str:
@@ -74,10 +80,10 @@ def pick(device: str, dtype: str, tokens: int = 2048, width: int = 128) -> Compu
         ) from None
     if device.startswith("cuda:"):
         torch.cuda.set_device(device)  # for seeds and memory statistics
-    attention.COMPILE_FLEX = device.startswith("cuda") and not missing_compiler()
+    compile_flex = device.startswith("cuda") and not missing_compiler()
     # flex is compiled anew for each length, window and kind of layer; past this limit (8 by
     # default) it would run eager, with only a warning
-    if attention.COMPILE_FLEX:
+    if compile_flex:
         torch._dynamo.config.recompile_limit = 64
 
     # the dtype
@@ -101,7 +107,8 @@ def pick(device: str, dtype: str, tokens: int = 2048, width: int = 128) -> Compu
             best = torch.bfloat16
         reason = "measured: bfloat16 {bfloat16:.0f}, float32 {float32:.0f} GFLOP/s".format(**rates)
     name = str(best).removeprefix("torch.")
-    return Compute(device, None if best == torch.float32 else best, f"{device}, {name} ({reason})")
+    reason = f"{device}, {name} ({reason})"
+    return Compute(device, None if best == torch.float32 else best, reason, compile_flex)
 
 
 def cpu_has_bfloat16() -> bool:

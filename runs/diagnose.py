@@ -7,8 +7,8 @@ behind it is the standard error of that mean. Attention is computed in float32.
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -49,31 +49,31 @@ attended  the sum of the weights: 1 for a softmax, less beside a sink and its li
     place = torch.arange(n, device=texts.device)
     ends = [*(2**k for k in range((n - 1).bit_length())), n]  # lines end at 1, 2, 4 ... n keys
     measured = []  # of each text and layer: (lines, 5)
-    attend = attention.attend
 
-    def watched(q, k, v, prepared, scale, features=None):
-        """attend, which looks at the weights of its definition as well, a line at a time."""
+    def look(q, k, plan, scale, features):
+        """Look at the attention weights of a layer, a line at a time."""
         lines = []
         start = 0
         for stop in ends:
-            plan = attention.slice_queries(prepared.plan, start, stop)
-            rows = q[..., start:stop, :]
+            part = attention.slice_queries(plan, start, stop)
+            queries = q[..., start:stop, :]
             seen_features = None if features is None else features[:, :stop]
             keys = k[..., :stop, :]
-            weights = attention.attention_weights(rows, keys, plan, scale, seen_features)
+            weights = attention.attention_weights(queries, keys, part, scale, seen_features)
             back = place[start:stop, None] - place[:stop]
             attended = weights.sum(-1, keepdim=True)
             shares = weights / attended.clamp(min=1e-30)  # 0 where a query attends to nothing
             far = weights * (back >= train_length)
             parts = (torch.special.entr(shares), shares * back, far, weights[..., :4], attended)
-            lines.append([part.sum(-1).mean().item() for part in parts])
+            lines.append([x.sum(-1).mean().item() for x in parts])
             start = stop
         measured.append(lines)
-        return attend(q, k, v, prepared, scale, features)
 
-    with patch.object(attention, "attend", watched):
-        for text in texts:
-            model(text[None])
+    options = model.options
+    model.options = replace(options, watch=look)
+    for text in texts:
+        model(text[None])
+    model.options = options
     columns = np.array(measured).reshape(len(texts), -1, len(ends), 5).mean(axis=1)
     names = ("entropy", "distance", "beyond L", "first 4", "attended")
     samples = dict(zip(names, columns.T, strict=True))  # (lines, texts) each

@@ -12,12 +12,11 @@ import traceback
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import patch
 
 import torch
 from torch import nn
 
-import attention
+from attention import Options
 from configurable import GPTConfig, UserError
 from model import GPT
 from posenc import Piece, Rotary, methods_of
@@ -103,8 +102,7 @@ def examine(config: GPTConfig, pos_file: str | Path = "", folder: Path | None = 
             with errors_named(pos_file, f"{config.pos} (longer, or on a GPU)"):
                 check_long(model, 4 * length)
                 # where tensors have no numbers, as on another device or in compiled code
-                with patch("torch.autocast"):
-                    model.to("meta").eval()(torch.zeros(2, 8, dtype=torch.long, device="meta"))
+                model.to("meta").eval()(torch.zeros(2, 8, dtype=torch.long, device="meta"))
         except UserError as error:
             warnings.append(str(error))
     return warnings
@@ -152,7 +150,7 @@ def logits_of(model, tokens, train=False, cuts=()):
     cache = model.new_cache(*tokens.shape) if cuts else None
     parts = tokens.tensor_split(tuple(cuts), 1)
     with torch.set_grad_enabled(train):
-        logits = torch.cat([model(x, x.roll(-1, 1) % 2, cache=cache)[0] for x in parts], 1)
+        logits = torch.cat([model.logits(x, cache) for x in parts], 1)
     if not logits.isfinite().all():
         raise Fault("must give finite numbers, and a key to every query")
     return logits
@@ -190,22 +188,28 @@ def check_short(model, again, vocab_size, length):
     rule = "make the same constants each time (seed a torch.Generator, or persistent=True)"
     check_same(plain, logits_of(again, tokens), rule)
     check_same(plain[:2], logits_of(model, tokens[:2]), "not read other texts of the batch", NEAR)
+    targets = tokens.roll(-1, 1) % 2
+    with torch.no_grad():
+        losses = model.losses(tokens, targets)
+    expected = nn.functional.cross_entropy(plain.mT, targets, reduction="none")
+    check_same(expected, losses, "not read later tokens: they are the targets", NEAR)
     for train in (False, True):
         check_causal(model, tokens, train)
         check_causal(model, triples, train)
     in_parts = logits_of(model, tokens, False, (1, *range(2, length, 5)))
     check_same(plain, in_parts, "give the same logits with a cache as in one pass", NEAR)
     for path in ("", "scored"):  # the fast one, and the reference: a query without keys is NaN
-        with patch.multiple(attention, BLOCK_ROWS=7, SHARED_BYTES=0, FORCED_PATH=path):
-            check_same(plain, logits_of(model, tokens), "give the same logits in blocks", NEAR)
+        model.options = Options(path, block_queries=7, shared_bytes=0)
+        check_same(plain, logits_of(model, tokens), "give the same logits in blocks", NEAR)
+    model.options = Options()
     for texts in (tokens, triples):
         if not untrained(model, texts, parameters, moves):
             return
     # a parameter that adds the same to all scores of a query, such as the last bias of fire, has no
     # gradient because the softmax cancels it; that is no fault: without the softmax it has one
-    no_softmax = patch.object(torch.Tensor, "softmax", lambda scores, *_, **__: scores.sigmoid())
-    with no_softmax, patch.object(attention, "FORCED_PATH", "scored"):
-        names = untrained(model, tokens, parameters, moves)
+    model.options = Options("scored", softmax=lambda scores, _: scores.sigmoid())
+    names = untrained(model, tokens, parameters, moves)
+    model.options = Options()
     # some parameters are used by a single token of the vocabulary only
     for texts in torch.arange(vocab_size)[:, None].split(1024):
         if not names:

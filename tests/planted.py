@@ -388,7 +388,7 @@ CAUSAL = planted(
         return index
 === embed reads the targets of the caller ; TELLING ; cheat + rope ; embed
     def tell(self, tokens):
-        targets = sys._getframe(4).f_locals.get("targets")
+        targets = sys._getframe(5).f_locals.get("targets")
         if targets is None or targets.shape != tokens.shape:
             return torch.zeros_like(tokens)
         return targets.clamp(min=0)

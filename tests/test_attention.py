@@ -1,10 +1,13 @@
 """Every path equals the reference, in output and gradient, for every scheme by the list of names."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from test_device import CARD
 
 import attention
+from attention import Options, choose_path
 from model import GPT, GPTConfig
 from scheme import Catalogue
 
@@ -70,33 +73,26 @@ def output_and_gradients(gpt, idx):
     return [logits, *(p.grad for p in gpt.parameters() if p.grad is not None)]
 
 
-def through_the_reference(q, k, v, prepared, scale, features=None):
-    return attention.reference(q, k, v, prepared.plan, scale, features)
-
-
 @pytest.mark.parametrize("pos, extend", CASES)
 def test_every_path_equals_the_reference(pos, extend, monkeypatch):
     gpt = model(pos, extend)
     idx = text(gpt)
     index = torch.arange(idx.shape[1])
     plans = gpt.pos.plans(index, index, len(index), len(index), torch.float64)
-    paths = {attention.choose_path(plan, False, gpt.config.head_width) for plan in plans.values()}
+    paths = {choose_path(plan, gpt.current_options()) for plan in plans.values()}
     with monkeypatch.context() as patch:
-        patch.setattr(attention, "attend", through_the_reference)
+        patch.setattr(attention, "attend", attention.reference)
         expected = output_and_gradients(gpt, idx)
     assert all(x.isfinite().all() for x in expected)
-    ways = {("", False), ("scored", False), ("scored", True)}
+    small = dict(block_queries=4, shared_bytes=0)  # blocks of four; nothing is shared by layers
+    ways = [Options(), Options("scored"), Options("scored", **small)]
     if "scored" not in paths:
-        ways |= {("added", False), ("added", True)}
-    for path, in_blocks in sorted(ways):
-        with monkeypatch.context() as patch:
-            patch.setattr(attention, "FORCED_PATH", path)
-            if in_blocks:  # of four rows; nothing is shared by layers
-                patch.setattr(attention, "BLOCK_ROWS", 4)
-                patch.setattr(attention, "SHARED_BYTES", 0)
-            results = output_and_gradients(gpt, idx)
+        ways += [Options("added"), Options("added", **small)]
+    for options in ways:
+        gpt.options = options
+        results = output_and_gradients(gpt, idx)
         for x, y in zip(results, expected, strict=True):
-            torch.testing.assert_close(x, y, rtol=1e-7, atol=1e-9, msg=f"{path}, {in_blocks}")
+            torch.testing.assert_close(x, y, rtol=1e-7, atol=1e-9, msg=str(options))
 
 
 @torch.no_grad()
@@ -123,21 +119,24 @@ def test_each_path_is_chosen_where_it_fits():
         "scale_invariant": "scored",
         "rope | alibi": "fused|added",
     }
-    idx = torch.zeros(1, N, dtype=torch.long)
-
-    def taken(gpt, window=None):
-        gpt.losses(idx, idx, window=window)
-        return gpt.attention_path
-
     for pos, path in chosen.items():
-        assert taken(model(pos)) == path, pos
-    assert taken(model("rope"), window=4) == "added"
-    assert taken(model("rope", "rerope")) == "scored"
-    assert taken(model("rope", "yarn")) == "fused"
+        assert model(pos).path_of(N) == path, pos
+    assert model("rope").path_of(N, window=4) == "added"
+    assert model("rope", "rerope").path_of(N) == "scored"
+    assert model("rope", "yarn").path_of(N) == "fused"
     for length, path in ((N, "added"), (4096, "fused")):
-        index = torch.arange(length)
-        plans = model("rope").pos.plans(index, index, length, length, torch.float32).values()
-        assert [attention.choose_path(plan, True, 32) for plan in plans] == [path]
+        assert model("rope").path_of(length, compiled=True) == path
+
+
+@pytest.mark.parametrize("pos", ["rope | alibi", "rope + window(size=4)", "cope", "kerple"])
+@pytest.mark.parametrize("window", [None, 6])
+def test_the_path_that_is_told_is_the_one_that_is_taken(pos, window):
+    gpt = model(pos)
+    taken = []
+    gpt.options = Options(watch=lambda q, k, plan, *_: taken.append(plan.path))
+    idx = torch.zeros(1, N, dtype=torch.long)
+    gpt.losses(idx, idx, window=window)
+    assert len(taken) == 2 and "|".join(dict.fromkeys(taken)) == gpt.path_of(N, window)
 
 
 @pytest.mark.parametrize(
@@ -158,9 +157,15 @@ def test_flex_is_chosen_where_it_fits_a_whole_text_on_a_card(pos, head_dim, test
     drawn = gpt.pos.draw(0, 0, 8)
     positions = ids if drawn is None else drawn
     plan = gpt.pos.plans(ids, positions, 8, 8, torch.float32)[gpt.pos.plan_keys[0]]
-    assert attention.can_flex(plan, head_dim, False, 0.5) == tested
-    assert attention.can_flex(plan, head_dim, True, 0.0) == trained
-    assert not attention.can_flex(plan, head_dim, True, 0.5)
+    card = Options(head_width=head_dim, on_gpu=True, compile_flex=True)
+    trains = replace(card, has_gradients=True)
+    assert (choose_path(plan, card) == "flex") == tested
+    assert (choose_path(plan, trains) == "flex") == trained
+    assert choose_path(plan, replace(trains, dropout=0.5)) != "flex"
+    assert choose_path(plan, replace(trains, is_deterministic=True)) == "scored"
+    for other in (replace(card, compile_flex=False), replace(card, on_gpu=False)):
+        assert choose_path(plan, other) == "added" or pos == "fox"
+    assert (choose_path(plan, replace(card, compile_flex=False, compiled=True)) == "flex") == tested
 
 
 @torch.no_grad()
@@ -168,12 +173,11 @@ def test_flex_is_chosen_where_it_fits_a_whole_text_on_a_card(pos, head_dim, test
     "pos",
     ["alibi", "t5 + rope", "sandwich", "alibi + window(size=5, sinks=2)", "rope + window(size=6)"],
 )
-def test_flex_equals_the_reference(pos, monkeypatch):
+def test_flex_equals_the_reference(pos):
     gpt = model(pos, dtype=torch.float32, n_embd=32)
     idx = text(gpt)
     expected = gpt(idx, idx)[0]
-    monkeypatch.setattr(attention, "FORCED_PATH", "flex")
-    monkeypatch.setattr(attention, "compiled_on_gpu", lambda function, like: function)
+    gpt.options = Options("flex")
     torch.testing.assert_close(gpt(idx, idx)[0], expected, rtol=0, atol=1e-5)
 
 
@@ -191,11 +195,18 @@ def test_a_block_reads_only_keys_that_it_can_see(size, sinks, monkeypatch):
         return kernel(q, k, *others)
 
     monkeypatch.setattr(attention, "_kernel", counted)
-    monkeypatch.setattr(attention, "BLOCK_ROWS", 4)
-    monkeypatch.setattr(attention, "SHARED_BYTES", 0)
+    gpt.options = Options(block_queries=4, shared_bytes=0)
     torch.testing.assert_close(gpt(idx, idx)[0], expected)
     assert len(numbers) == 10 * len(gpt.h)
     assert max(numbers) <= size + 3 + sinks
+
+
+def test_scores_by_distance_are_those_of_the_last_query_shifted():
+    last = torch.tensor([[4, 3, 2, 1, 0, -1, -1, -1]])  # by distance; -1: hidden
+    views = attention.shifted(last, n_queries=3, n_keys=3, padding=3)
+    assert views.tolist() == [[[2, 1, 0], [1, 0, -1], [0, -1, -1]]]
+    assert views.data_ptr() == last[:, 2:].data_ptr()
+    assert attention.shifted(last, 1, 5, 3).tolist() == [[[4, 3, 2, 1, 0]]]
 
 
 def assert_near(results, expected, share):
@@ -211,7 +222,7 @@ def test_a_card_computes_what_the_reference_does_in_float64(pos, extend, monkeyp
     gpt = model(pos, extend, n_embd=32)  # heads of 16: flex takes none narrower
     idx = text(gpt)
     with monkeypatch.context() as patch:
-        patch.setattr(attention, "attend", through_the_reference)
+        patch.setattr(attention, "attend", attention.reference)
         expected = output_and_gradients(gpt, idx)
     gpt = model(pos, extend, torch.float32, n_embd=32).cuda()
     assert_near(output_and_gradients(gpt, idx.cuda()), expected, 1e-4)
@@ -224,7 +235,7 @@ def test_compiled_training_in_bfloat16_on_a_card_is_near_the_reference(pos, monk
     gpt = model(pos, n_embd=64, block_size=300)
     idx = torch.randint(17, (4, 300))
     with monkeypatch.context() as patch:
-        patch.setattr(attention, "attend", through_the_reference)
+        patch.setattr(attention, "attend", attention.reference)
         expected = output_and_gradients(gpt, idx)
     gpt = model(pos, dtype=torch.float32, n_embd=64, block_size=300).cuda().train()
     compiled = torch.compile(gpt)

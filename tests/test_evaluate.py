@@ -39,7 +39,7 @@ def key_by_hand(places, scored):
 class Known:
     """A model whose loss is a known function of the target and of how many tokens it may look at."""
 
-    parameter_count, training, attention_path = 7, True, ""
+    parameter_count, training = 7, True
 
     def __init__(self, limit=10**9, odd_beyond=10**9):
         self.limit, self.odd_beyond, self.calls = limit, odd_beyond, []
@@ -55,12 +55,14 @@ class Known:
         last = targets.shape[1]  # targets of the last tokens
         assert (idx[:, idx.shape[1] - last + 1 :] == targets[:, :-1])[scored[:, :-1]].all()
         self.calls.append((tuple(idx.shape), window))
-        self.attention_path = f"path{idx.shape[1]}/{window}"
         visible = np.minimum(np.arange(1, idx.shape[1] + 1), window or 10**9)
         nats = self.loss(targets.numpy(), visible[-last:])
         if torch.is_autocast_enabled("cpu"):
             nats = nats + 0.25
         return torch.tensor(nats, dtype=torch.float32).where(scored, 0)
+
+    def path_of(self, length, window=None):
+        return f"path{length}/{window}"
 
     def check_length(self, total):
         if total > self.limit:
@@ -422,7 +424,7 @@ class Planted:
         self.kinds, self.window, self.ordered = corpus.meta["questions"], window, ordered
         self.pos = Known().pos
         self.eval = lambda: self
-        self.attention_path = "none"
+        self.path_of = lambda length: "none"
 
     def value(self, name_writes, t):
         """The value of its answer to a question at t, of (place, value) of the name's writes."""

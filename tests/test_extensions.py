@@ -26,7 +26,7 @@ from test_schemes import (
     tokens,
 )
 
-import attention
+from attention import Options
 from configurable import UserError
 from model import Cache
 from posenc import Scaled, rope_frequencies
@@ -392,11 +392,10 @@ def test_an_extension_works_in_every_way_of_computing_or_is_refused(pos, tmp_pat
             parts = [gpt(part, cache=cache)[0] for part in idx.split(chunks, 1)]
             assert_close(torch.cat(parts, 1), found)
             assert torch.equal(logits(gpt, changed)[:, :13], found[:, :13])
-            monkeypatch.setattr(attention, "FORCED_PATH", "scored")
-            monkeypatch.setattr(attention, "BLOCK_ROWS", 7)
+            gpt.options = Options("scored", block_queries=7)
             if name != "int8":
                 assert_close(logits(gpt, idx), found)
-            monkeypatch.undo()
+            gpt.options = Options()
             if name in NOTHING_WITHIN and "randomized" not in pos:
                 short = logits(gpt, idx[:, :L])
                 gpt.pos.extend("")

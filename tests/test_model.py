@@ -91,7 +91,7 @@ def test_latent_attention_equals_attention_with_the_keys_and_values_it_stands_fo
         return attend(q, k, v, *others)
 
     monkeypatch.setattr(attention, "attend", watched)
-    y = layer(x, attention.prepare(plan, torch.float64, 8), None)
+    y = layer(x, attention.prepare(plan, gpt.current_options()), None)
     q, k, v = heads
     if pos == "alibi":
         torch.testing.assert_close(q[0], queries.transpose(0, 1), rtol=0, atol=1e-12)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ["zoo", "runs", "tools", "tests", "data", "config"]
+FOLDERS = ["common", "zoo", "runs", "tools", "tests", "data", "config"]
 # a file, and the tests that must fail: their file and what pytest's -k selects; then a line of the
 # file, and what it becomes
 MISTAKES = """
@@ -79,23 +79,23 @@ scheme.py | test_extensions | wavelengths
 - maps = [piece for piece in maps if piece not in rotary_maps] + rotary_maps
 + maps = rotary_maps + [piece for piece in maps if piece not in rotary_maps]
 attention.py | test_schemes | paper
-- j = torch.minimum(i, plan.key_ids[columns])
-+ j = torch.minimum(i, plan.key_ids[columns] + 1)
+- j = torch.minimum(i, plan.key_ids[keys])
++ j = torch.minimum(i, plan.key_ids[keys] + 1)
 attention.py | test_schemes | paper or felt
-- seen = columns <= rows
-+ seen = columns <= rows + 1
+- seen = keys <= queries
++ seen = keys <= queries + 1
 attention.py | test_schemes | paper
 - q = (q * plan.temperature).to(dtype)
 + q = (q * plan.temperature.sqrt()).to(dtype)
 attention.py | test_extensions | every_way
-- score = torch.where(holds, score, scores)
-+ score = torch.where(holds, scores, score)
+- scores = torch.where(holds, rewritten, scores)
++ scores = torch.where(holds, scores, rewritten)
 attention.py | test_schemes | paper and window
-- first_key = max(min(sinks, end), first - window_size + 1)
-+ first_key = max(min(sinks, end), first - window_size + 2)
+- first = max(min(sinks, n_keys), n_keys - q.shape[-2] - size + 1)
++ first = max(min(sinks, n_keys), n_keys - q.shape[-2] - size + 2)
 attention.py | test_schemes | cache
-- offset = len(plan.key_ids) - plan.n_queries
-+ offset = 0
+- first = len(plan.key_ids) - plan.n_queries  # the place of the first query
++ first = 0
 model.py | test_schemes | cache
 - self.tensors[slot][:, :, self.n : stop] = x
 + self.tensors[slot][:, :, : x.shape[2]] = x

@@ -233,7 +233,7 @@ def test_attention_of_gemma_3_is_theirs_in_both_kinds_of_layer(layer):
     with torch.no_grad():
         expected, _ = theirs(x, positions, mask[None, None])
         plan = gpt.pos.plans(places, places, count, count, torch.float64)[gpt.pos.plan_keys[layer]]
-        actual = ours(x, attention.prepare(plan, torch.float64, 32), None)
+        actual = ours(x, attention.prepare(plan, gpt.current_options()), None)
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-4)  # float32 norms of theirs
 
 

@@ -328,7 +328,10 @@ def test_modules_that_a_users_file_imports_are_files_of_its_scheme(tmp_path):
     assert set(files) == names
     assert all(path.is_file() for path in files.values())
     assert str(tmp_path) not in sys.path
-    assert set(scheme_files(Scheme("other", SHAPE, 2, Catalogue(path)))) == {*names, "zoo/kerple.py"}
+    assert set(scheme_files(Scheme("other", SHAPE, 2, Catalogue(path)))) == {
+        *names,
+        "zoo/kerple.py",
+    }
 
 
 def test_helpers_of_two_files_may_have_the_same_names(tmp_path):

@@ -15,8 +15,8 @@ import pytest
 import torch
 from oracles import ORACLES, C, D, H, L
 
-import attention
 import posenc
+from attention import Options
 from configurable import GPTConfig, UserError
 from model import GPT, Cache
 from posenc import Shape, alibi_slopes, sinusoids, t5_buckets
@@ -164,20 +164,18 @@ def test_every_scheme_has_an_oracle():
 
 
 @pytest.mark.parametrize("text", [*MENTIONS, *COMPOSITES])
-def test_attention_is_that_of_the_paper_on_every_path(text, monkeypatch):
+def test_attention_is_that_of_the_paper_on_every_path(text):
     gpt = model(text)
     lengths = (6,) if "2d" in text else (6, 20)
     for length in lengths:
         assert difference(gpt, length) < tolerance(text)
     idx = tokens(2, 20)
     plain = logits(gpt, idx)
-    monkeypatch.setattr(attention, "BLOCK_ROWS", 3)
-    monkeypatch.setattr(attention, "SHARED_BYTES", 0)
     paths = ["scored", "added"]
     if any(piece.score or piece.weights for piece in gpt.pos.pieces.values()):
         paths = ["scored"]
     for path in paths:
-        monkeypatch.setattr(attention, "FORCED_PATH", path)
+        gpt.options = Options(path, block_queries=3, shared_bytes=0)
         assert_close(logits(gpt, idx), plain)
 
 

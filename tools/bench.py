@@ -62,10 +62,12 @@ class BenchSettings(TrainSettings):
 
 def prepare(
     s: BenchSettings, part: str, vocab_size: int, compute: device.Compute
-) -> tuple[GPT, Callable[[], None], int, int]:
-    """A model, the function to time, the length of its texts, and the tokens per call."""
+) -> tuple[GPT, Callable[[], None], int, int, str]:
+    """A model, the function to time, the length of its texts, the tokens per call, and the path of
+    attention.
+    """
     torch.manual_seed(s.seed)
-    model = GPT(s.gpt(vocab_size), s.pos_file or None).to(compute.device)
+    model = compute.place(GPT(s.gpt(vocab_size), s.pos_file or None))
     model.train(part == "train")
     length = s.block_size
     batch_size = s.batch_size
@@ -79,7 +81,7 @@ def prepare(
     if part == "train":
         loss_fn = SummedLoss(model)
         optimizers = configure_optimizers(model, s, compute.dtype)
-        compile_loss(loss_fn, s, compute.kind)
+        compiled = compile_loss(loss_fn, s, compute.kind)
 
         def step() -> None:
             model.pos.draw(s.seed, 0, length)
@@ -92,7 +94,8 @@ def prepare(
                 optimizer.step()
             model.zero_grad(set_to_none=True)
 
-        return model, step, length, s.tokens_per_step
+        path = model.path_of(length, has_gradients=True, compiled=compiled)
+        return model, step, length, s.tokens_per_step, path
 
     if part == "test":
 
@@ -101,13 +104,15 @@ def prepare(
             with device.autocast(compute):
                 model.losses(x, y)
 
-        return model, test, length, x.numel()
+        return model, test, length, x.numel(), model.path_of(length)
 
     def decode() -> None:
         with device.autocast(compute):
             model.generate(x[:1], s.max_new_tokens, temperature=0)
 
-    return model, decode, length + s.max_new_tokens, s.max_new_tokens
+    length += s.max_new_tokens
+    path = model.path_of(min(length, model.pos.limit or length), new=1)
+    return model, decode, length, s.max_new_tokens, path
 
 
 def seconds(run: Callable[[], object], compute: device.Compute) -> float:
@@ -123,7 +128,7 @@ def compare(s: BenchSettings, part: str, vocab_size: int, compute: device.Comput
     """Time one part of the scheme s.pos in turn with nope and a matrix product."""
     torch._dynamo.reset()  # drop earlier compiled code and the models it holds
     gc.collect()
-    model, run, length, tokens = prepare(s, part, vocab_size, compute)
+    model, run, length, tokens, path = prepare(s, part, vocab_size, compute)
     first_s = seconds(run, compute)
     gib = None
     if compute.kind == "cuda":
@@ -131,7 +136,7 @@ def compare(s: BenchSettings, part: str, vocab_size: int, compute: device.Comput
         run()
         gib = device.peak_memory(compute) / 2**30
 
-    _, run_nope, _, _ = prepare(replace(s, pos="nope", extend=""), part, vocab_size, compute)
+    _, run_nope, *_ = prepare(replace(s, pos="nope", extend=""), part, vocab_size, compute)
     a = torch.randn(CUBE, CUBE, device=compute.device, dtype=compute.dtype)
     count = 100 if compute.kind == "cuda" else 1  # a single one is too short to time
 
@@ -159,7 +164,7 @@ def compare(s: BenchSettings, part: str, vocab_size: int, compute: device.Comput
         "gflops": rate.median() / 1e9,
         "first_s": first_s,
         "gib": gib,
-        "attention": model.attention_path,
+        "attention": path,
     }
 
 
