@@ -54,13 +54,10 @@ from configurable import (
 )
 from runs import device, results
 from runs.checkpoint import (
-    checkpoint_paths,
-    differences,
-    finished_result,
+    RunFolder,
     load_checkpoint,
     load_run,
     provenance,
-    read_config,
     run_folder,
     training_corpus,
 )
@@ -87,24 +84,28 @@ class Cell:
 
     @property
     def folder(self) -> Path:
-        """The run folder, as train.py chooses it."""
+        """The path of its run folder, as train.py chooses it."""
         return run_folder(self.settings)
+
+    def open(self) -> RunFolder:
+        """Its run folder as it is now."""
+        return RunFolder.open(replace(self.settings, overwrite=False))
 
     def changes(self) -> list[str]:
         """How the run in its folder, if there is one, differs from this cell; or its damage."""
         s = self.settings
-        if not (self.folder / "config.json").exists():
+        folder = self.open()
+        if folder.is_new:
             return []
         try:
-            config = read_config(self.folder)
-            changes = differences(self.folder, config, s)
-            finished_result(s)
+            folder.check()
             if s.overwrite:  # else train.py says whether it is damaged
                 load_checkpoint(self.folder)
         except UserError as error:
             return [str(error)]
+        changes = [*folder.differences]
         # train.py goes on if max_iters is raised, but with a schedule that no other cell has
-        planned = config.get("max_iters_before", config["settings"]["max_iters"])
+        planned = folder.config.get("max_iters_before", folder.config["settings"]["max_iters"])
         follows_max_iters = s.decay_lr and None in (s.lr_decay_iters, s.warmup_iters)
         if planned > s.max_iters or (follows_max_iters and planned < s.max_iters):
             changes.append(f"max_iters: {planned} in the folder, {s.max_iters} asked for")
@@ -112,16 +113,15 @@ class Cell:
 
     def can_resume(self) -> bool:
         """Whether train.py would resume the run in its folder, without --overwrite."""
-        return (self.folder / "config.json").exists() and not self.changes()
+        return not (self.open().is_new or self.changes())
 
     def is_finished(self) -> bool:
         """Whether it is fully trained and tested, with these settings, files and corpus."""
-        return self.can_resume() and finished_result(self.settings) is not None
+        return self.can_resume() and self.open().finished_result() is not None
 
     def step(self) -> int:
         """The step from which train.py resumes."""
-        paths = checkpoint_paths(self.folder) if self.can_resume() else []
-        return int(paths[0].name.split("-")[1]) if paths else 0
+        return self.open().step if self.can_resume() else 0
 
 
 # ---- what is to be trained
@@ -191,8 +191,7 @@ def check_folders(cells: list[Cell]) -> None:
     changed = [cell for cell in cells if cell.changes() and not cell.settings.overwrite]
     if changed:
         cell = changed[0]
-        read_config(cell.folder)  # UserError if a file is damaged
-        finished_result(cell.settings)
+        cell.open().check()  # UserError if a file is damaged
         change = cell.changes()[0]
         names = "; ".join(cell.name for cell in changed)
         advice = f"move it away, or --overwrite=True, which trains anew: {names}"
@@ -221,9 +220,40 @@ def examine_cells(cells: list[Cell]) -> None:
 # ---- training
 
 
+def start_training(cell: Cell, dtype: str, threads: int) -> subprocess.Popen:
+    """Start train.py for a cell; a run that has begun keeps its dtype."""
+    s = replace(cell.settings, examine=False)  # examine_cells has done it
+    if cell.can_resume():
+        s = replace(s, overwrite=False)
+    else:
+        s = replace(s, dtype=dtype)
+    # A process group of its own: Ctrl-C reaches it only from here. The output comes through a
+    # pipe: if this process is killed, the next line that it prints ends the child.
+    return subprocess.Popen(
+        [sys.executable, "-u", str(TRAIN), *to_argv(s)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+        process_group=0,
+        env={"OMP_NUM_THREADS": str(threads), **os.environ},
+    )
+
+
+def keep_output(child: subprocess.Popen, path: Path) -> str:
+    """Append what a child prints to a file, line by line, until it ends; returns the last line."""
+    last = ""
+    with path.open("a", 1, encoding="utf-8") as log:  # 1: by lines
+        for line in child.stdout:
+            log.write(line)
+            last = line.strip() or last
+    child.wait()
+    return last
+
+
 def train_cells(cells: list[Cell], jobs: int, dtype: str = "auto") -> dict[str, str]:
     """Train and test the cells that are not finished, `jobs` at a time; print a line for each.
-    Returns {name of a cell: why it failed}. A run that has begun keeps its dtype.
+    Returns {name of a cell: why it failed}.
 
     SIGINT (Ctrl-C), SIGTERM and SIGUSR1 are passed on to the running cells, which save and end;
     then SystemExit is raised.
@@ -233,54 +263,32 @@ def train_cells(cells: list[Cell], jobs: int, dtype: str = "auto") -> dict[str, 
     children = []
     caught = []  # signals
     bar = tqdm(total=len(waiting), unit="cell", disable=None)  # None: hidden without a terminal
+    # each job has its share of the processors
+    threads = max(1, torch.get_num_threads() // jobs)
 
     def pass_on(number: int, frame: object) -> None:
         caught.append(number)
         for child in children:
             child.send_signal(number)  # does nothing if it has ended
 
-    # each job has its share of the processors
-    threads = max(1, torch.get_num_threads() // jobs)
-    environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
-
     def train(cell: Cell) -> None:
         if caught:
             return
         started = time.monotonic()
-        last = ""
-        s = replace(cell.settings, examine=False)  # examine_cells has done it
-        if cell.can_resume():
-            s = replace(s, overwrite=False)
-        else:
-            s = replace(s, dtype=dtype)
         cell.folder.mkdir(parents=True, exist_ok=True)
-        # A process group of its own: Ctrl-C reaches it only from here. The output comes through a
-        # pipe: if this process is killed, the next line that it prints ends the child.
-        child = subprocess.Popen(
-            [sys.executable, "-u", str(TRAIN), *to_argv(s)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            errors="replace",
-            process_group=0,
-            env=environment,
-        )
+        child = start_training(cell, dtype, threads)
         children.append(child)
         if caught:  # a signal came while the child was being started
             child.send_signal(caught[0])
-        with (cell.folder / "train.log").open("a", 1, encoding="utf-8") as log:  # 1: by lines
-            for line in child.stdout:
-                log.write(line)
-                last = line.strip() or last
-        child.wait()
+        last = keep_output(child, cell.folder / "train.log")
         if caught:
             return
-        if not cell.is_finished():
-            failures[cell.name] = f"{last or child.returncode} (see {cell.folder}/train.log)"
-            outcome = f"failed: {failures[cell.name]}"
-        else:
+        if cell.is_finished():
             summary = results.summary(results.select(results.load_rows([cell.folder])))
             outcome = ", ".join(f"{name} {x:.4f}" for name, x in summary.items())
+        else:
+            failures[cell.name] = f"{last or child.returncode} (see {cell.folder}/train.log)"
+            outcome = f"failed: {failures[cell.name]}"
         number = f"[{cells.index(cell) + 1}/{len(cells)}]"
         tqdm.write(f"{number} {cell.name}: {outcome} ({time.monotonic() - started:.0f} s)")
         sys.stdout.flush()
@@ -426,8 +434,8 @@ def main() -> int:
     # one dtype for all cells: that of cells that have begun, or else the faster one here
     dtype = settings.dtype
     for cell in cells:
-        if dtype == "auto" and cell.can_resume():
-            dtype = read_config(cell.folder)["dtype"]
+        if cell.can_resume():
+            dtype = cell.open().dtype(dtype)
     tokens = settings.batch_size * settings.block_size
     compute = device.pick(settings.device, dtype, tokens, settings.n_embd)
     print(f"on {compute.reason}")

@@ -13,7 +13,6 @@ import signal
 import sys
 import time
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -29,35 +28,39 @@ from configurable import (
     mixed_seed,
     run_program,
 )
-from data import rows
+from data import Corpus, rows
 from model import GPT, Fused
 from runs import checkpoint, device
-from runs.checkpoint import Run
+from runs.checkpoint import Run, RunFolder
 from runs.examine import errors_named, examine
 from runs.figures import plot_run
 from runs.log import Log
 from runs.muon import Muon
 from runs.processes import Processes, init_processes
 from runs.results import describe_run, run_table, update_result
-from scheme import canonical_extend, parse
+from scheme import Scheme, canonical_extend, parse
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # schedulers send the last one
 
 # ---- from settings to a run
 
 
-def final_settings(typed: TrainSettings) -> TrainSettings:
+def open_source(s: TrainSettings) -> Run | None:
+    """The run, or Hugging Face model, that a fine-tune starts from; None for new weights."""
+    if s.init_from in ("auto", "scratch"):  # the second is nanoGPT's word for it
+        return None
+    return checkpoint.open_model(os.path.normpath(s.init_from), s)
+
+
+def final_settings(typed: TrainSettings, source: Run | None) -> TrainSettings:
     """The settings that a run uses: expressions in canonical form, and its out_dir.
 
     A fine-tune takes the shape of the model that it starts from, and its corpus, length and
-    extension unless they are set. A resumed run keeps its dtype.
+    extension unless they are set.
     """
-    init_from = os.path.normpath(typed.init_from)  # out/RUN for out/RUN/
-    if init_from == "scratch":  # nanoGPT's word for it
-        init_from = "auto"
+    init_from = os.path.normpath(typed.init_from) if source else "auto"  # out/RUN for out/RUN/
     s = replace(typed, pos=parse(typed.pos).text, init_from=init_from)
-    if init_from != "auto":  # a fine-tune
-        source = checkpoint.open_model(s.init_from, s)
+    if source:
         # the shape of the model cannot change
         inherited = asdict(source.model.config)
         # what is not part of the shape
@@ -65,91 +68,100 @@ def final_settings(typed: TrainSettings) -> TrainSettings:
             del inherited[name]
         for name in typed.set_by_user & inherited.keys():
             if getattr(s, name) != inherited[name]:
-                raise UserError(
-                    f"init_from={s.init_from} has {name}={inherited[name]}: leave it out"
-                )
+                raise UserError(f"init_from={init_from} has {name}={inherited[name]}: leave it out")
         # these are inherited unless they are set
         for name in {"dataset", "block_size", "extend"} - typed.set_by_user:
             inherited[name] = getattr(source.settings, name)
         s = replace(s, **inherited)
     s = replace(s, extend=canonical_extend(s.extend))
-    folder = checkpoint.run_folder(s)
-    if s.dtype == "auto" and (folder / "config.json").exists() and not s.overwrite:
-        s = replace(s, dtype=checkpoint.read_config(folder)["dtype"])
-    return replace(s, out_dir=str(folder))
+    return replace(s, out_dir=str(checkpoint.run_folder(s)))
 
 
-def start_run(s: TrainSettings, compute: device.Compute, processes: Processes) -> Run:
-    """Prepare the run of these `final_settings` for training; it may be new or resumed.
-
-    UserError for what cannot be trained; then no folder is made.
-    """
-    folder = Path(s.out_dir)
-    with processes.master_first():  # the first may have to make the corpus
-        corpus = checkpoint.training_corpus(s)
-    evaluate.check_lengths(corpus, s.eval_windows, s.eval_lengths)
-    # config.json and the newest checkpoint of the run that is resumed; None for a new run
-    config, state = checkpoint.open_folder(s)
-    is_new = config is None
-
-    if compute.kind == "cpu":  # refuse an operation that is not bitwise reproducible
+def set_determinism(kind: str, deterministic: bool) -> None:
+    """Refuse what is not repeatable to the bit on a CPU; on a GPU, where asked, warn of it."""
+    if kind == "cpu":
         torch.set_deterministic_debug_mode("error")
-    elif s.deterministic:  # warn of such an operation
+    elif deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         os.environ.setdefault("TORCHINDUCTOR_DETERMINISTIC", "1")
         torch.use_deterministic_algorithms(True, warn_only=True)
     # deterministic mode would fill all new memory with NaN, which takes time
     torch.utils.deterministic.fill_uninitialized_memory = False
-    # the model: from a checkpoint, with new weights, or with those of another run
-    torch.manual_seed(s.seed)
-    train_lengths = [s.block_size]  # all lengths that the weights see in training
-    # the folder with the copies of files that the extension names; a new run has none yet
-    files_folder = None if is_new else folder
-    source = None  # the run that a fine-tune starts from
-    if state:
-        gpt = GPTConfig(**state["gpt"])
-    elif s.init_from == "auto":
-        gpt = s.gpt(corpus.vocab_size)
-    else:
-        source = checkpoint.open_model(s.init_from, s)
-        train_lengths = [*source.config["train_lengths"], *train_lengths]
-        gpt = source.model.config
-        gpt = replace(gpt, block_size=s.block_size, dropout=s.dropout, extend=s.extend)
-        files_folder = source.folder
-    model = GPT(gpt, s.pos_file, files_folder)
-    if state:
-        model.load_state_dict(state["model"])
-    elif source:
-        # not strict: an extension may have parameters, which the other model lacks
-        model.load_state_dict(source.model.state_dict(), strict=False)
 
-    # refuse what cannot be trained, before a folder is made
-    if s.sequences_per_step % processes.size:
+
+def check_training(s: TrainSettings, pos: Scheme, corpus: Corpus, processes: int) -> None:
+    """Raise UserError for what cannot be trained."""
+    if s.sequences_per_step % processes:
         raise UserError(
-            f"{processes.size} processes cannot share the {s.sequences_per_step} sequences of a "
+            f"{processes} processes cannot share the {s.sequences_per_step} sequences of a "
             "step evenly; change batch_size or their number"
         )
     _, targets = rows.validation(corpus, s.block_size, s.eval_iters * s.batch_size)
     if (targets < 0).all():
         raise UserError("no validation sequence has a target: raise block_size or eval_iters")
-    model.pos.check_length(s.block_size)
-    model.pos.draw(s.seed, 0, s.block_size)  # UserError if the scheme has too few random positions
-    if s.examine and processes.is_master and is_new:  # a resumed run was examined at its start
-        for warning in examine(model.config, model.pos.catalogue.pos_file, files_folder):
-            print(f"warning: {warning}")
+    pos.check_length(s.block_size)
+    pos.check_draw(s.block_size)
 
-    print(f"{folder}: {model.parameter_count:,} parameters; {model.pos.describe()}")
+
+def start_run(
+    s: TrainSettings,
+    folder: RunFolder,
+    source: Run | None,
+    compute: device.Compute,
+    processes: Processes,
+) -> Run:
+    """Prepare the run of these `final_settings` for training; it may be new or resumed.
+
+    UserError for what cannot be trained; then no folder is made.
+    """
+    with processes.master_first():  # the first may have to make the corpus
+        corpus = checkpoint.training_corpus(s)
+    evaluate.check_lengths(corpus, s.eval_windows, s.eval_lengths)
+    state = folder.resume()  # a checkpoint; None where training starts from the first step
+
+    # the model: as it was saved, with the weights of another run, or with new ones
+    set_determinism(compute.kind, s.deterministic)
+    torch.manual_seed(s.seed)
+    # of the files that the extension names, runs have copies
+    files_folder = None if folder.is_new else folder.path
+    train_lengths = [s.block_size]  # all lengths that the weights see in training
+    weights = None
+    if state:
+        gpt = GPTConfig(**state["gpt"])
+        weights = state["model"]
+    elif source:
+        gpt = replace(
+            source.model.config, block_size=s.block_size, dropout=s.dropout, extend=s.extend
+        )
+        weights = source.model.state_dict()
+        train_lengths = [*source.config["train_lengths"], s.block_size]
+        files_folder = source.folder
+    else:
+        gpt = s.gpt(corpus.vocab_size)
+    model = GPT(gpt, s.pos_file, files_folder)
+    if weights:
+        # an extension of a fine-tune may have parameters that the other run lacks
+        model.load_state_dict(weights, strict=bool(state))
+
+    check_training(s, model.pos, corpus, processes.size)
+    if s.examine and processes.is_master and folder.is_new:  # once, when the run begins
+        for warning in examine(gpt, model.pos.catalogue.pos_file, files_folder):
+            print(f"warning: {warning}")
+    print(f"{folder.path}: {model.parameter_count:,} parameters; {model.pos.describe()}")
     print(f"on {compute.reason}")
-    run = Run(folder, s, compute.place(model), compute, config)
-    if is_new:
-        run.config = checkpoint.new_config(run, train_lengths, processes.size)
+
+    if folder.is_new:
+        config = checkpoint.new_config(s, model, compute, corpus, train_lengths, processes.size)
+    else:
+        config = folder.config
+    run = Run(folder.path, s, compute.place(model), compute, config)
     if state:
         run.step = state["step"]
         run.digest = state["digest"]
         run.saved = state
         print(f"resuming at step {run.step}")
     if processes.is_master:
-        checkpoint.write_folder(run, is_new)
+        folder.write(config, model.pos)
     return run
 
 
@@ -178,8 +190,7 @@ def configure_optimizers(
     """AdamW, and Muon for the matrices of the blocks unless optimizer=adamw.
 
     Weight decay acts on matrices and the token embedding, not on norms, biases or the parameters of
-    the position scheme, which are AdamW's last group. dtype is that of Muon's matrix products, None
-    for float32.
+    the position scheme. dtype is that of Muon's matrix products, None for float32.
     """
     fused = {layer.weight: layer.parts for layer in model.modules() if isinstance(layer, Fused)}
     matrices = {}
@@ -204,6 +215,14 @@ def configure_optimizers(
     if s.optimizer == "adamw":
         return [adamw]
     return [adamw, Muon(matrices, s.highest_lr, s.weight_decay, dtype or torch.float32)]
+
+
+def forget_parameters(optimizer: torch.optim.Optimizer, forgotten: set[nn.Parameter]) -> None:
+    """Take parameters out of an optimizer, with what it has summed up for them."""
+    for group in optimizer.param_groups:
+        group["params"] = [p for p in group["params"] if p not in forgotten]
+    for p in forgotten:
+        optimizer.state.pop(p, None)
 
 
 class SummedLoss(nn.Module):
@@ -268,6 +287,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
     """
     s = run.settings
     model = run.model
+    corpus = run.corpus
     compute = run.compute
     received = 0  # the number of the signal that this process received; 0: none
 
@@ -292,32 +312,27 @@ def train(run: Run, processes: Processes, log: Log) -> None:
     compile_loss(loss_fn, s, compute.kind)
     ddp_loss = processes.wrap_ddp(loss_fn)  # in DDP if there are several processes
 
-    data_seed = s.seed
-    if s.init_from != "auto":  # each fine-tune of a chain reads the data in its own order
-        data_seed = mixed_seed(s.seed, len(run.config["train_lengths"]))
     # DroPE: from this step on the model has no positions; by default max_iters, so never
     drop_step = s.max_iters - round(s.drop_pos * s.max_iters)
 
+    step = run.step
     model.train()
     disable = None if processes.is_master else True  # None: show the bar only on a terminal
-    bar = tqdm(total=s.max_iters, initial=run.step, disable=disable)
+    bar = tqdm(total=s.max_iters, initial=step, disable=disable)
     logged_time = time.perf_counter()  # when the last line was logged, and after which step
-    logged_step = run.step
-    while run.step < s.max_iters:
-        step = run.step
+    logged_step = step
+    while step < s.max_iters:
         if step in s.test_at:  # at the start of the next step: its checkpoint has been saved
             test(run, processes)
             log.add_test()
             model.train()
             logged_time = time.perf_counter()  # the test does not count as training
         if step == drop_step:
+            scheme_params = set(model.pos.parameters())
             model.drop_positions()
-            # AdamW forgets the scheme's parameters, and DDP is made anew without them
-            adamw = optimizers[0]
-            scheme_params = adamw.param_groups[-1]
-            for p in scheme_params["params"]:
-                adamw.state.pop(p, None)
-            scheme_params["params"] = []
+            # optimizers forget the scheme's parameters, and DDP is made anew without them
+            for optimizer in optimizers:
+                forget_parameters(optimizer, scheme_params)
             ddp_loss = processes.wrap_ddp(loss_fn)
         lr = get_lr(step, s)
         for optimizer in optimizers:
@@ -332,10 +347,10 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         # process takes its share of those of the step, a micro-batch at a time
         share = s.sequences_per_step // processes.size
         first = (step * processes.size + processes.rank) * share
-        x, y = rows.batch(run.corpus, s.block_size, data_seed, first, share)
+        x, y = rows.batch(corpus, s.block_size, run.data_seed, first, share)
         # the loss is the mean over all targets of the step, and texts differ in how many they have
         n_targets = s.tokens_per_step
-        if not run.corpus.is_text:
+        if not corpus.is_text:
             n_targets = int(processes.sum(torch.tensor(np.count_nonzero(y >= 0))))
         inputs = to_device(x, compute).split(s.batch_size)  # (batch_size, block_size) each
         wanted = to_device(y, compute).split(s.batch_size)  # the same
@@ -399,7 +414,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         if processes.is_master:
             line = log.add_step(metrics, speed)
             if validate or stop_signal:
-                checkpoint.save_checkpoint(run, optimizers, scaler)
+                run.save(optimizers, scaler)
             tqdm.write(line)  # the last, because Ctrl-C also ends the reader in `... | tee FILE`
         if stop_signal:
             resume = "without --overwrite the" if s.overwrite else "the"
@@ -409,7 +424,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         logged_step = step
     bar.close()
     if processes.is_master and not run.digest:  # max_iters=0
-        checkpoint.save_checkpoint(run, optimizers, scaler)
+        run.save(optimizers, scaler)
     # the model is saved: from here on a signal just ends the program
     for number, handler in handlers.items():
         signal.signal(number, handler)
@@ -426,20 +441,24 @@ def test(run: Run, processes: Processes) -> dict:
 
 def main() -> None:
     """Train, test, and print the table."""
-    settings, others = configure(TrainSettings, sys.argv[1:], __doc__)
+    typed, others = configure(TrainSettings, sys.argv[1:], __doc__)
     if others:
         raise UserError(
             f"{others[0]!r:.60} is neither a config file, such as config/alibi.py, nor "
             "--name=value; quote what has spaces, as in '--pos=rope + alibi'"
         )
-    s = final_settings(settings)
     device.set_up_cpu()
-    compute = device.pick(s.device, s.dtype, s.batch_size * s.block_size, s.n_embd)
+    source = open_source(typed)
+    s = final_settings(typed, source)
+    folder = RunFolder.open(s)
+    dtype = folder.dtype(s.dtype)
+    compute = device.pick(s.device, dtype, s.batch_size * s.block_size, s.n_embd)
     with init_processes(s.backend, compute) as processes, errors_named(s.pos_file):
-        result = None if s.overwrite else checkpoint.finished_result(s)
+        result = folder.finished_result()
         if result is None:
             with device.memory_advice("lower batch_size, or eval_lengths if training is done"):
-                run = start_run(s, compute, processes)
+                run = start_run(s, folder, source, compute, processes)
+                source = None  # frees its memory
                 log = Log(run, processes)
                 train(run, processes, log)
                 result = test(run, processes)

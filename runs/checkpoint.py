@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import uuid
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -33,6 +34,7 @@ from configurable import (
     GPTConfig,
     TrainSettings,
     UserError,
+    mixed_seed,
     read_json,
     replace_file,
     setting_values,
@@ -49,6 +51,7 @@ from runs.results import load_result, tested_lengths
 from scheme import ZOO, Scheme, load_file
 
 ROOT = Path(__file__).resolve().parents[1]
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 RESTORE = "restore a good copy, or start again with --overwrite=True"
 LOCKS: list[FileLock] = []  # held until the process ends: a lock without a reference is released
 OWN_FILE = "pos_file.py"  # the copy of --pos_file in a run folder
@@ -63,52 +66,58 @@ class SavedSettings(TrainSettings):
         pass
 
 
-@dataclass
-class Run:
-    """A model, the settings that it is trained with, and its folder.
+# ---- checkpoints: one that appears has its whole content
 
-    `settings` are final: the scheme in canonical form, the size that of the model. `config` is the
-    content of config.json. `step` is the number of steps taken, `digest` that in the name
-    of the file that the weights come from, `saved` the content of that file if training resumes.
-    `first_token` begins every window in a test of a pretrained model whose tokenizer adds one.
+
+def checkpoint_paths(folder: Path) -> list[Path]:
+    """The paths of the checkpoints in a run folder, the newest first; their content is not read."""
+    return sorted(folder.glob("ckpt-[0-9]*-????????????????.pt"), key=step_of, reverse=True)
+
+
+def step_of(path: Path) -> int:
+    """The number of steps after which a checkpoint was saved."""
+    return int(path.name.split("-")[1])
+
+
+def save_checkpoint(folder: Path, state: dict) -> str:
+    """Write a checkpoint, and only then delete old ones; returns the digest in its name.
+
+    UserError if the disk is full; the checkpoints before it are then kept.
     """
+    unnamed = folder / ".ckpt.new"
+    digest = replace_file(unnamed, lambda file: torch.save(state, file))[:16]
+    os.replace(unnamed, folder / f"ckpt-{state['step']}-{digest}.pt")
+    for path in checkpoint_paths(folder)[2:]:
+        path.unlink()
+    return digest
 
-    folder: Path
-    settings: TrainSettings
-    model: GPT
-    compute: Compute
-    config: dict
-    step: int = 0
-    digest: str = ""
-    saved: dict | None = None
-    first_token: int | None = None
 
-    def __repr__(self) -> str:
-        s = self.settings
-        return (
-            f"Run {self.folder}, step {self.step} of {s.max_iters}\n"
-            f"{self.model.parameter_count:,} parameters; {self.model.pos.describe()}\n"
-            f"trained on {s.dataset} at L = {s.block_size}"
-        )
+def load_checkpoint(folder: Path) -> dict | None:
+    """Load the newest undamaged checkpoint of a run, with its "digest"; None if there is none.
 
-    @property
-    def tokens(self) -> int:
-        """The number of tokens trained on so far."""
-        return self.step * self.settings.tokens_per_step
-
-    @cached_property
-    def corpus(self) -> data.Corpus:
-        """The corpus that it is trained on; UserError if its vocabulary has changed since."""
-        corpus = data.load(self.settings.dataset)
-        if not corpus.fits(self.model.config.vocab_size):
+    Damaged ones are named on standard error and skipped. UserError if all are damaged, or if one
+    holds more than numbers, strings and tensors: code in it is never run.
+    """
+    for path in checkpoint_paths(folder):
+        digest = path.stem[-16:]
+        try:
+            if sha256(path)[:16] != digest:
+                print(f"{path} is damaged: trying the one before it", file=sys.stderr)
+                continue
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        except FileNotFoundError:  # training has meanwhile saved another and deleted this one
+            return load_checkpoint(folder)
+        except pickle.UnpicklingError as error:
             raise UserError(
-                f"{corpus.name} has another vocabulary than the model of {self.folder}: name the "
-                "--dataset that it was trained on, or make that corpus again as it was"
-            )
-        return corpus
+                f"{path} is not a checkpoint of this program: do not trust it"
+            ) from error
+        return state | {"digest": digest}
+    if checkpoint_paths(folder):
+        raise UserError(f"all checkpoints in {folder} are damaged: {RESTORE}")
+    return None
 
 
-# ---- the folder
+# ---- the folder: its name and its lock
 
 
 def run_folder(s: TrainSettings) -> Path:
@@ -128,12 +137,6 @@ def run_folder(s: TrainSettings) -> Path:
         digest = hashlib.sha256(" ".join([pos, *others]).encode()).hexdigest()
         name += f"-{digest[:6]}"
     return Path("out", name)
-
-
-def checkpoint_paths(folder: Path) -> list[Path]:
-    """The paths of the checkpoints in a run folder, the newest first; their content is not read."""
-    paths = folder.glob("ckpt-[0-9]*-????????????????.pt")
-    return sorted(paths, key=lambda path: int(path.name.split("-")[1]), reverse=True)
 
 
 def lock_folder(folder: Path) -> None:
@@ -237,31 +240,21 @@ def read_config(folder: str | Path) -> dict:
         missing = {"dtype", "train_lengths", "files_sha256", "corpus_sha256"} - config.keys()
         if missing:
             raise KeyError(min(missing))
-    except TypeError as error:  # a setting that no longer exists
-        raise UserError(f"{path} is of another version of this program: {error}") from None
+    except TypeError:  # a setting that no longer exists
+        raise made_by_another_version(folder, config) from None
     except (KeyError, UserError) as error:
         raise UserError(f"{path} is damaged ({error}): {RESTORE}") from None
     return config
 
 
-def changed_files(folder: Path, config: dict, pos_file: str) -> list[str]:
-    """A sentence for each file of a run's schemes that has changed since the run began.
-
-    Of the user's own files the copies in the folder are read, or, if `pos_file` is typed again,
-    that file and the modules beside it.
-    """
-    changed = []
-    for name, digest in config["files_sha256"].items():
-        path = folder / name
-        if is_builtin(name):
-            path = ROOT / name
-        elif pos_file and name == OWN_FILE:
-            path = Path(pos_file)
-        elif pos_file and path.suffix == ".py":
-            path = Path(pos_file).parent / name
-        if not path.is_file() or sha256(path) != digest:
-            changed.append(f"{path}, which defines its scheme, has changed since")
-    return changed
+def made_by_another_version(folder: str | Path, config: dict) -> UserError:
+    """What is wrong with a run folder whose weights another version of this program trained."""
+    made_by = config.get("version", "0.2.0 or earlier")
+    commit = config.get("git_commit") or "unknown"
+    return UserError(
+        f"{folder} was made by version {made_by} of this program (commit {commit}), and this is "
+        f"version {VERSION}: train it again with --overwrite=True, or check out that version"
+    )
 
 
 def scheme_digests(scheme: Scheme) -> dict:
@@ -274,102 +267,188 @@ def is_builtin(name: str) -> bool:
     return name == "posenc.py" or name.startswith("zoo/")
 
 
-def differences(folder: Path, config: dict, s: TrainSettings) -> list[str]:
-    """How the run in a folder differs from that of these settings, as in "seed: 1 in the folder, 2
-    asked for".
-
-    Files and the corpus may have changed too. max_iters may differ, because a run can be continued,
-    unless drop_pos depends on it.
-    """
-    changes = changed_files(folder, config, s.pos_file)
-    asked = setting_values(s, *RESULT)
-    if not s.drop_pos:
-        del asked["max_iters"]
-    if s.pos_file or OWN_FILE not in config["files_sha256"]:
-        del asked["pos_file"]  # its name may differ: what is in the files is compared above
-    for name, value in asked.items():
-        other = config["settings"][name]
-        if value != other:
-            changes.append(f"{name}: {other!r:.60} in the folder, {value!r:.60} asked for")
-    if s.dtype not in ("auto", config["dtype"]):
-        changes.append(f"dtype: {config['dtype']} in the folder, {s.dtype} asked for")
-    if not changes and config["corpus_sha256"] != corpus_digests(data.load(s.dataset)):
-        changes.append(f"the corpus {s.dataset} has changed since")
-    return changes
+def corpus_digests(corpus: data.Corpus) -> dict:
+    """{split: SHA-256} of both splits."""
+    return {split: corpus.split_sha256(split) for split in ("train", "val")}
 
 
-def open_folder(s: TrainSettings) -> tuple[dict | None, dict | None]:
-    """config.json and the newest checkpoint of the run that these settings resume; None for what
-    does not exist. UserError if out_dir holds another run.
-    """
-    folder = Path(s.out_dir)
-    if s.overwrite or not ((folder / "config.json").exists() or checkpoint_paths(folder)):
-        return None, None
-    config = read_config(folder)
-    state = load_checkpoint(folder)
-    changes = differences(folder, config, s)
-    if state and state["step"] > s.max_iters:
-        changes.append(f"it has already taken {state['step']} steps, more than {s.max_iters}")
-    if changes:
-        raise UserError(
-            f"{folder} holds another run ({'; '.join(changes)}): "
-            "choose another --out_dir, or --overwrite=True"
-        )
-    planned = config["settings"]["max_iters"]
-    if planned != s.max_iters:
-        print(f"note: planned for {planned} steps, from here on with the schedule of {s.max_iters}")
-        config["settings"]["max_iters"] = s.max_iters
-        config["max_iters_before"] = planned
-    return config, state
-
-
-def new_config(run: Run, train_lengths: list[int], processes: int) -> dict:
+def new_config(
+    s: TrainSettings,
+    model: GPT,
+    compute: Compute,
+    corpus: data.Corpus,
+    train_lengths: list[int],
+    processes: int,
+) -> dict:
     """The content of config.json of a new run, whose weights see these lengths in training."""
     return provenance() | {
+        "version": VERSION,
         "train_lengths": train_lengths,
-        "settings": asdict(run.settings),
-        "device": run.compute.name,
-        "dtype": run.compute.dtype_name,
-        "dtype_asked": run.settings.dtype,
+        "settings": asdict(s),
+        "device": compute.name,
+        "dtype": compute.dtype_name,
+        "dtype_asked": s.dtype,
         "processes": processes,
-        "files_sha256": scheme_digests(run.model.pos),
-        "corpus_sha256": corpus_digests(run.corpus),
-        "parameters": run.model.parameter_count,
+        "files_sha256": scheme_digests(model.pos),
+        "corpus_sha256": corpus_digests(corpus),
+        "parameters": model.parameter_count,
         "run_id": uuid.uuid4().hex,
     }
 
 
-def write_folder(run: Run, is_new: bool) -> None:
-    """Lock the folder of a run and write its config.json.
+# ---- what is in a folder
 
-    The folder of a new run is emptied, and gets copies of the scheme's files that are not part of
-    this program.
+
+@dataclass
+class RunFolder:
+    """A run folder, and the settings that ask for its run: None where the run is only read.
+
+    Each file is read when it is first asked for, and once. UserError if it is damaged.
     """
-    folder = run.folder
-    lock_folder(folder)
-    if is_new:
-        for pattern in ("ckpt-*.pt", "metrics.jsonl", "extrapolation.*", "extend.*", "diagnose.*"):
-            for path in folder.glob(pattern):  # of a run that is overwritten
-                path.unlink()
-        for name, path in scheme_files(run.model.pos).items():
-            copy = folder / name
-            if not is_builtin(name) and path.resolve() != copy.resolve():
-                copy.parent.mkdir(exist_ok=True, parents=True)
-                shutil.copyfile(path, copy)
-    write_json(folder / "config.json", run.config)
+
+    path: Path
+    settings: TrainSettings | None = None
+
+    @classmethod
+    def open(cls, s: TrainSettings) -> "RunFolder":
+        """The folder of the run of these settings; it need not exist."""
+        return cls(run_folder(s), s)
+
+    @cached_property
+    def is_new(self) -> bool:
+        """Whether training starts from nothing here: no run is here, or it is to be overwritten."""
+        if self.settings and self.settings.overwrite:
+            return True
+        files = [self.path / "config.json", self.path / "extrapolation.json"]
+        return not (any(file.exists() for file in files) or checkpoint_paths(self.path))
+
+    @cached_property
+    def config(self) -> dict:
+        """The content of config.json. UserError if another version of this program wrote it."""
+        config = read_config(self.path)
+        if config.get("version") != VERSION:
+            raise made_by_another_version(self.path, config)
+        return config
+
+    def check(self) -> None:
+        """Raise UserError for a config.json or a result that is damaged or of another version."""
+        if self.config and (self.path / "extrapolation.json").exists():
+            load_result(self.path)
+
+    @property
+    def step(self) -> int:
+        """The number of steps taken before the newest checkpoint; its content is not read."""
+        paths = checkpoint_paths(self.path)
+        return step_of(paths[0]) if paths else 0
+
+    def dtype(self, asked: str) -> str:
+        """The dtype to compute with: a run keeps its own, unless another one is asked for."""
+        if asked == "auto" and not self.is_new:
+            return self.config["dtype"]
+        return asked
+
+    def changed_files(self, pos_file: str) -> list[str]:
+        """A sentence for each file of the run's schemes that has changed since the run began.
+
+        Of the user's own files the copies in the folder are read, or, if `pos_file` is typed again,
+        that file and the modules beside it.
+        """
+        changed = []
+        for name, digest in self.config["files_sha256"].items():
+            path = self.path / name
+            if is_builtin(name):
+                path = ROOT / name
+            elif pos_file and name == OWN_FILE:
+                path = Path(pos_file)
+            elif pos_file and path.suffix == ".py":
+                path = Path(pos_file).parent / name
+            if not path.is_file() or sha256(path) != digest:
+                changed.append(f"{path}, which defines its scheme, has changed since")
+        return changed
+
+    @cached_property
+    def differences(self) -> list[str]:
+        """How its run differs from that of the settings, as in "seed: 1 in the folder, 2 asked
+        for".
+
+        Files and the corpus may have changed too. max_iters may differ, because a run can be
+        continued, unless drop_pos depends on it.
+        """
+        s = self.settings
+        config = self.config
+        changes = self.changed_files(s.pos_file)
+        asked = setting_values(s, "result") | {"dtype": self.dtype(s.dtype)}
+        trained = config["settings"] | {"dtype": config["dtype"]}
+        if not s.drop_pos:
+            del asked["max_iters"]
+        if s.pos_file or OWN_FILE not in config["files_sha256"]:
+            del asked["pos_file"]  # its name may differ: what is in the files is compared above
+        for name, value in asked.items():
+            other = trained[name]
+            if value != other:
+                changes.append(f"{name}: {other!r:.60} in the folder, {value!r:.60} asked for")
+        if not changes and config["corpus_sha256"] != corpus_digests(data.load(s.dataset)):
+            changes.append(f"the corpus {s.dataset} has changed since")
+        return changes
+
+    def finished_result(self) -> dict | None:
+        """The content of extrapolation.json if the run is finished: trained to its end, and tested
+        by every protocol at every length that the settings ask for. Else None.
+        """
+        s = self.settings
+        if self.is_new or not (self.path / "extrapolation.json").exists():
+            return None
+        if self.differences or self.config["settings"]["max_iters"] != s.max_iters:
+            return None
+        result = load_result(self.path)
+        return result if is_tested(result, s) else None
+
+    def resume(self) -> dict | None:
+        """The checkpoint to go on from; None where training starts from the first step.
+
+        UserError if the folder holds another run. `config` gets the max_iters of the settings.
+        """
+        if self.is_new:
+            return None
+        steps = self.settings.max_iters
+        changes = list(self.differences)
+        state = load_checkpoint(self.path)
+        if state and state["step"] > steps:
+            changes.append(f"it has already taken {state['step']} steps, more than {steps}")
+        if changes:
+            raise UserError(
+                f"{self.path} holds another run ({'; '.join(changes)}): "
+                "choose another --out_dir, or --overwrite=True"
+            )
+        planned = self.config["settings"]["max_iters"]
+        if planned != steps:
+            print(f"note: planned for {planned} steps, from here on with the schedule of {steps}")
+            self.config["settings"]["max_iters"] = steps
+            self.config["max_iters_before"] = planned
+        return state
+
+    def write(self, config: dict, scheme: Scheme) -> None:
+        """Lock the folder and write config.json.
+
+        The folder of a new run is emptied, and gets copies of the scheme's files that are not part
+        of this program.
+        """
+        lock_folder(self.path)
+        if self.is_new:
+            made = ("ckpt-*.pt", "metrics.jsonl", "extrapolation.*", "extend.*", "diagnose.*")
+            for pattern in made:
+                for path in self.path.glob(pattern):  # of a run that is overwritten
+                    path.unlink()
+            for name, path in scheme_files(scheme).items():
+                copy = self.path / name
+                if not is_builtin(name) and path.resolve() != copy.resolve():
+                    copy.parent.mkdir(exist_ok=True, parents=True)
+                    shutil.copyfile(path, copy)
+        write_json(self.path / "config.json", config)
 
 
-def finished_result(s: TrainSettings) -> dict | None:
-    """The content of extrapolation.json if the run of these settings is finished: trained to its
-    end, and tested by every protocol at every length that they ask for. Else None.
-    """
-    folder = run_folder(s)
-    if not (folder / "extrapolation.json").exists():
-        return None
-    config = read_config(folder)
-    if differences(folder, config, s) or config["settings"]["max_iters"] != s.max_iters:
-        return None
-    result = load_result(folder)
+def is_tested(result: dict, s: TrainSettings) -> bool:
+    """Whether a result has every protocol at every length that the settings ask for."""
     # whether the newest row of each protocol and length, which tables show, is of these windows
     tested = {}
     for row in result["rows"]:
@@ -379,66 +458,76 @@ def finished_result(s: TrainSettings) -> dict | None:
     corpus = data.load(s.dataset)
     if "rows" in corpus.meta:
         sizes = {size for size, _, _ in rows.tested_sizes(corpus, s.eval_lengths)}
-        return result if sizes <= {length for _, length in tested} else None
+        return sizes <= {length for _, length in tested}
     protocols = ("recall",) if "questions" in corpus.meta else PROTOCOLS
-    for key in itertools.product(protocols, tested_lengths(s.block_size, s.eval_lengths)):
-        if not tested.get(key):
-            return None
-    return result
+    lengths = tested_lengths(s.block_size, s.eval_lengths)
+    return all(tested.get(key) for key in itertools.product(protocols, lengths))
 
 
-# ---- checkpoints
+# ---- a run in memory
 
 
-def save_checkpoint(
-    run: Run, optimizers: list[torch.optim.Optimizer], scaler: torch.amp.GradScaler
-) -> None:
-    """Write a checkpoint of a run and set `run.digest`; only then delete old ones.
+@dataclass
+class Run:
+    """A model, the settings that it is trained with, and its folder.
 
-    UserError if the disk is full; the checkpoints before it are then kept.
+    `settings` are final: the scheme in canonical form, the size that of the model. `config` is the
+    content of config.json. `step` is the number of steps taken, `digest` that in the name
+    of the file that the weights come from, `saved` the content of that file if training resumes.
+    `first_token` begins every window in a test of a pretrained model whose tokenizer adds one.
     """
-    state = {
-        "model": run.model.state_dict(),
-        "optimizers": [optimizer.state_dict() for optimizer in optimizers],
-        "scaler": scaler.state_dict(),
-        "step": run.step,
-        "gpt": asdict(run.model.config),
-        "train_lengths": run.config["train_lengths"],
-    }
-    unnamed = run.folder / ".ckpt.new"
-    run.digest = replace_file(unnamed, lambda file: torch.save(state, file))[:16]
-    newest = run.folder / f"ckpt-{run.step}-{run.digest}.pt"
-    os.replace(unnamed, newest)
-    for path in checkpoint_paths(run.folder)[2:]:
-        path.unlink()
 
+    folder: Path
+    settings: TrainSettings
+    model: GPT
+    compute: Compute
+    config: dict
+    step: int = 0
+    digest: str = ""
+    saved: dict | None = None
+    first_token: int | None = None
 
-def load_checkpoint(folder: Path) -> dict | None:
-    """Load the newest undamaged checkpoint of a run, with its "digest"; None if there is none.
+    def __repr__(self) -> str:
+        s = self.settings
+        return (
+            f"Run {self.folder}, step {self.step} of {s.max_iters}\n"
+            f"{self.model.parameter_count:,} parameters; {self.model.pos.describe()}\n"
+            f"trained on {s.dataset} at L = {s.block_size}"
+        )
 
-    Damaged ones are named on standard error and skipped. UserError if all are damaged, or if one
-    holds more than numbers, strings and tensors: code in it is never run.
-    """
-    for path in checkpoint_paths(folder):
-        digest = path.stem[-16:]
-        try:
-            if sha256(path)[:16] != digest:
-                print(f"{path} is damaged: trying the one before it", file=sys.stderr)
-                continue
-            state = torch.load(path, map_location="cpu", weights_only=True)
-        except FileNotFoundError:  # training has meanwhile saved another and deleted this one
-            return load_checkpoint(folder)
-        except pickle.UnpicklingError as error:
+    @property
+    def tokens(self) -> int:
+        """The number of tokens trained on so far."""
+        return self.step * self.settings.tokens_per_step
+
+    @property
+    def data_seed(self) -> int:
+        """The seed of the order of its data; each fine-tune of a chain has its own."""
+        trainings = len(self.config["train_lengths"])
+        return self.settings.seed if trainings == 1 else mixed_seed(self.settings.seed, trainings)
+
+    @cached_property
+    def corpus(self) -> data.Corpus:
+        """The corpus that it is trained on; UserError if its vocabulary has changed since."""
+        corpus = data.load(self.settings.dataset)
+        if not corpus.fits(self.model.config.vocab_size):
             raise UserError(
-                f"{path} is not a checkpoint of this program: do not trust it"
-            ) from error
-        return state | {"digest": digest}
-    if checkpoint_paths(folder):
-        raise UserError(f"all checkpoints in {folder} are damaged: {RESTORE}")
-    return None
+                f"{corpus.name} has another vocabulary than the model of {self.folder}: name the "
+                "--dataset that it was trained on, or make that corpus again as it was"
+            )
+        return corpus
 
-
-# ---- a trained run
+    def save(self, optimizers: list[torch.optim.Optimizer], scaler: torch.amp.GradScaler) -> None:
+        """Write a checkpoint of its training."""
+        state = {
+            "model": self.model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+            "scaler": scaler.state_dict(),
+            "step": self.step,
+            "gpt": asdict(self.model.config),
+            "train_lengths": self.config["train_lengths"],
+        }
+        self.digest = save_checkpoint(self.folder, state)
 
 
 def load_run(
@@ -450,14 +539,15 @@ def load_run(
     with a scheme of the user's own is loaded only if `pos_file` names its file again, because that
     is code.
     """
-    folder = Path(folder)
-    config = read_config(folder)
+    opened = RunFolder(Path(folder))
+    folder = opened.path
+    config = opened.config
     if OWN_FILE in config["files_sha256"] and not pos_file:
         raise UserError(
             f"{folder} was trained with a scheme of your own; loading it runs that code: "
             f"type --pos_file={folder / OWN_FILE} if you trust it"
         )
-    changed = changed_files(folder, config, pos_file)
+    changed = opened.changed_files(pos_file)
     if changed:
         advice = "bring the file back"
         if pos_file:
@@ -469,7 +559,7 @@ def load_run(
     state = load_checkpoint(folder)
     if state is None:
         raise UserError(f"{folder} holds no checkpoint yet: train it first")
-    compute = pick(device, config["dtype"] if dtype == "auto" else dtype)
+    compute = pick(device, opened.dtype(dtype))
     model = GPT(GPTConfig(**state["gpt"]), pos_file, folder)
     model.load_state_dict(state["model"])
     model = compute.place(model).eval()
@@ -545,8 +635,3 @@ def training_corpus(settings: TrainSettings) -> data.Corpus:
     corpus.tokenizer.decode([])  # fails now, rather than in the test, if there is no tokenizer
     corpus.verify()
     return corpus
-
-
-def corpus_digests(corpus: data.Corpus) -> dict:
-    """{split: SHA-256} of both splits."""
-    return {split: corpus.split_sha256(split) for split in ("train", "val")}

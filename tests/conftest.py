@@ -23,7 +23,16 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 TEXT = "".join(
     f"{n} times {n % 7} is {n * (n % 7)}, as everybody knows.\n" for n in range(120)
 ).encode()
-SOURCES = ("*.py", "common/*.py", "runs/*.py", "runs/*.toml", "tools/*.py", "zoo/*.py", "data/*.py")
+SOURCES = (
+    "*.py",
+    "pyproject.toml",
+    "common/*.py",
+    "runs/*.py",
+    "runs/*.toml",
+    "tools/*.py",
+    "zoo/*.py",
+    "data/*.py",
+)
 
 
 # ---- programs in processes of their own

@@ -63,7 +63,7 @@ def test_the_cells_are_schemes_by_seeds_those_of_the_first_seed_first():
     assert [cell.settings.qk_norm for cell in cells] == [False, False, True] * 2
     assert len({cell.folder for cell in cells}) == 6
     (cell,) = plan("rope", "--seeds=5", "--extend=pi(factor = 2)")
-    trained = final_settings(configure(TrainSettings, to_argv(cell.settings))[0])
+    trained = final_settings(configure(TrainSettings, to_argv(cell.settings))[0], None)
     assert Path(trained.out_dir) == cell.folder  # where train.py puts it
 
 

@@ -24,7 +24,6 @@ from runs.checkpoint import (
     named_folders,
     read_config,
     run_folder,
-    save_checkpoint,
 )
 from runs.log import logged
 
@@ -231,7 +230,7 @@ def test_a_run_is_read_while_its_training_saves(folder: Path, monkeypatch: pytes
             times.append(1)
             for step in (7, 8):  # both that were listed are deleted
                 trained.step = step
-                save_checkpoint(trained, optimizers, scaler)
+                trained.save(optimizers, scaler)
         return digest(path)
 
     monkeypatch.setattr("runs.checkpoint.sha256", delayed)

@@ -22,8 +22,8 @@ from data import rows
 from model import GPT
 from runs import checkpoint, device
 from runs.checkpoint import (
+    RunFolder,
     checkpoint_paths,
-    finished_result,
     load_run,
     read_config,
 )
@@ -56,6 +56,11 @@ def run(*words: str) -> int:
 
 def settings(*words: str) -> TrainSettings:
     return configure(TrainSettings, [*SIZE, *words])[0]
+
+
+def opened(*words: str) -> RunFolder:
+    """The run folder of these settings, as it is now."""
+    return RunFolder.open(train.final_settings(settings(*words), None))
 
 
 def metrics(folder: str) -> list[dict]:
@@ -256,7 +261,7 @@ def test_after_ctrl_c_tables_say_that_the_run_is_not_finished(
     capsys.readouterr()
     assert call(evaluate, "run", "--eval_lengths=8,16", "--device=cpu") == 0
     assert "unfinished" in capsys.readouterr().out
-    assert finished_result(train.final_settings(settings("--out_dir=run"))) is None
+    assert opened("--out_dir=run").finished_result() is None
 
 
 def test_ctrl_c_in_the_test_keeps_the_model_and_the_same_command_only_tests(
@@ -339,7 +344,7 @@ def test_a_folder_of_another_run_is_refused_with_the_differences_and_overwrite_s
     with pytest.raises(UserError, match="seed: 1337 in the folder, 2 asked for.*--overwrite"):
         run("--out_dir=run", "--seed=2")
     with pytest.raises(
-        UserError, match="dtype: float32 in the folder, bfloat16 asked for.*--overwrite"
+        UserError, match="dtype: 'float32' in the folder, 'bfloat16' asked for.*--overwrite"
     ):
         run("--out_dir=run", "--dtype=bfloat16")
     assert Path("run/config.json").read_text() == content
@@ -367,7 +372,7 @@ def test_a_run_on_mqar_is_finished_when_all_its_sizes_are_tested(
     monkeypatch: pytest.MonkeyPatch,
 ):
     run("--out_dir=run")
-    asked = train.final_settings(settings("--out_dir=run"))
+    asked = opened("--out_dir=run").settings
     path = Path("run/extrapolation.json")
     result = read_json(path)
     rows = [row for row in result["rows"] if row["protocol"] == "fixed_targets"]
@@ -379,10 +384,10 @@ def test_a_run_on_mqar_is_finished_when_all_its_sizes_are_tested(
     every = replace(asked, eval_lengths=())
     with monkeypatch.context() as patch:
         patch.setattr(data, "load", lambda _: corpus)
-        assert finished_result(every)
+        assert RunFolder.open(every).finished_result()
         sizes.append((1000, 3000, 9))
-        assert finished_result(every) is None
-        assert finished_result(asked)  # with --eval_lengths, without 1000
+        assert RunFolder.open(every).finished_result() is None
+        assert RunFolder.open(asked).finished_result()  # with --eval_lengths, without 1000
 
 
 def test_a_scheme_that_was_edited_is_another_run_and_a_baseline_does_not_mind():
@@ -392,9 +397,9 @@ def test_a_scheme_that_was_edited_is_another_run_and_a_baseline_does_not_mind():
     names = ["root-tiny-L16-s1337", "alibi-tiny-L16-s1337"]
     root, alibi = sorted(Path("out").iterdir(), key=lambda path: "alibi" in path.name)
     assert [path.name.rpartition("-")[0] for path in (root, alibi)] == names
-    own = train.final_settings(settings("--pos=root", "--pos_file=./mine.py"))  # the same file
-    baseline = train.final_settings(settings("--pos=alibi", "--pos_file=./mine.py"))
-    assert own.out_dir == str(root) and finished_result(own)
+    own = ["--pos=root", "--pos_file=./mine.py"]  # the same file
+    baseline = ["--pos=alibi", "--pos_file=./mine.py"]
+    assert opened(*own).path == root and opened(*own).finished_result()
     with pytest.raises(
         UserError, match="pos_file: 'mine.py' in the folder, '' asked"
     ):  # by which formula?
@@ -403,8 +408,8 @@ def test_a_scheme_that_was_edited_is_another_run_and_a_baseline_does_not_mind():
         load_run(root)
     assert load_run(root, pos_file="mine.py").settings.pos == "root"
     Path("mine.py").write_text(OWN.format(rate=2))
-    assert finished_result(own) is None
-    assert finished_result(baseline) and load_run(alibi).settings.pos == "alibi"
+    assert opened(*own).finished_result() is None
+    assert opened(*baseline).finished_result() and load_run(alibi).settings.pos == "alibi"
     for attempt in (
         lambda: run("--pos=root", "--pos_file=mine.py"),
         lambda: load_run(root, pos_file="mine.py"),
@@ -439,7 +444,7 @@ def test_a_zoo_file_that_was_edited_refuses_the_runs_that_use_it(
     assert load_run("rope")
     with pytest.raises(UserError, match="kerple.py.*has changed.*--overwrite=True"):
         load_run("kerple")
-    assert finished_result(settings("--pos=kerple", "--out_dir=kerple")) is None
+    assert opened("--pos=kerple", "--out_dir=kerple").finished_result() is None
 
 
 def test_a_run_does_not_go_on_with_a_corpus_that_has_changed(
