@@ -377,7 +377,7 @@ class RunFolder:
         s = self.settings
         config = self.config
         changes = self.changed_files(s.pos_file)
-        asked = setting_values(s, "result") | {"dtype": self.dtype(s.dtype)}
+        asked = setting_values(s, *RESULT) | {"dtype": self.dtype(s.dtype)}
         trained = config["settings"] | {"dtype": config["dtype"]}
         if not s.drop_pos:
             del asked["max_iters"]

@@ -337,7 +337,7 @@ def test_modules_that_a_users_file_imports_are_files_of_its_scheme(tmp_path):
 def test_helpers_of_two_files_may_have_the_same_names(tmp_path):
     """As in the folders of two runs, before and after a helper was edited."""
     for name, rate in (("first", 0.5), ("second", 0.25)):
-        scheme = Scheme("dip", SHAPE, 2, write_helped(tmp_path / name, rate))
+        scheme = Scheme("dip", SHAPE, 2, Catalogue(write_helped(tmp_path / name, rate)))
         assert scheme.pieces["0_dip"].bias(0, torch.tensor(3.0), torch.tensor(1.0)) == -2 * rate
         files = scheme_files(scheme)
         assert files["parts/helper_c.py"] == tmp_path / name / "parts/helper_c.py"
