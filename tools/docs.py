@@ -10,7 +10,6 @@ from configurable import (
     EvaluateSettings,
     ReportSettings,
     SampleSettings,
-    Settings,
     TrainSettings,
     as_argument,
     configure,
@@ -123,41 +122,33 @@ def row_of(f: Field) -> str:
     return f"| `{f.name}` | {default} | {f.metadata['help']} |"
 
 
-def setting_rows(cls: type[Settings], kind: str) -> list[str]:
-    """The rows of a Markdown table of a program's settings of one kind."""
-    rows = []
-    for f in fields(cls):
-        if f.metadata["kind"] != kind or f.name in cls.refused:
-            continue
-        rows.append(row_of(f))
-    return rows
-
-
 def settings_page() -> str:
     """docs/settings.md."""
-    parts = [SETTINGS]
+    lines = [SETTINGS]
     first_in = {}  # of each row, the first program that has it
     for program, cls in PROGRAMS.items():
-        parts.append(f"## {program}\n")
-        of_train = issubclass(cls, TrainSettings) and cls is not TrainSettings
-        if of_train:
-            without = ", ".join(f"`{name}`" for name in cls.refused) or "none"
-            parts.append(f"Those of train.py except {without}, and:\n")
+        own = {kind: [] for kind in KINDS}  # the rows that no program before it has
         shared = {}  # {"train.py": ["`device`", "`dtype`"]}
         for f in fields(cls):
-            if row_of(f) in first_in and not of_train:
-                shared.setdefault(first_in[row_of(f)], []).append(f"`{f.name}`")
-        if shared:
+            row = row_of(f)
+            if row in first_in:
+                shared.setdefault(first_in[row], []).append(f"`{f.name}`")
+            elif f.name not in cls.refused:
+                own[f.metadata["kind"]].append(row)
+                first_in[row] = program
+        lines += [f"## {program}", ""]
+        if shared and issubclass(cls, TrainSettings):
+            without = ", ".join(f"`{name}`" for name in cls.refused) or "none"
+            lines += [f"Those of train.py except {without}, and:", ""]
+        elif shared:
             lists = [f"{', '.join(names)} of {other}" for other, names in shared.items()]
-            parts.append(f"{'; '.join(lists)}; and:\n")
-        parts.append("| name | default | meaning |\n| --- | --- | --- |")
-        for kind in KINDS:
-            rows = [row for row in setting_rows(cls, kind) if row not in first_in]
-            first_in |= dict.fromkeys(rows, program)
+            lines += [f"{'; '.join(lists)}; and:", ""]
+        lines += ["| name | default | meaning |", "| --- | --- | --- |"]
+        for kind, rows in own.items():
             if rows:
-                parts.append("\n".join([f"| *{kind}* | | |", *rows]))
-        parts.append("")
-    return "\n".join(parts)
+                lines += [f"| *{kind}* | | |", *rows]
+        lines.append("")
+    return "\n".join(lines)
 
 
 def pages() -> dict[Path, str]:
