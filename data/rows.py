@@ -40,7 +40,10 @@ from data import Corpus, evenly, sequences, window_starts, write_corpus
 LEAST = 400  # answers needed in a bin of distances
 OF_ORDER = 2**15  # in the files: added to the distance of order questions
 OF_BYTE = 2**16 - 1  # in the files: in place of a distance at a byte of a corpus
-CONTENT, ORDER, BYTE = 1, 2, 3  # kinds of scored tokens: answers, and bytes of a corpus
+# kinds of scored tokens: answers to the two kinds of questions, and bytes of a corpus
+CONTENT = 1
+ORDER = 2
+BYTE = 3
 SCORED = 32  # bytes of a corpus scored in a test, the last ones of each text
 UNREAD = 512  # training texts to choose a learning rate by
 Pair = tuple[np.ndarray, np.ndarray]  # tokens (texts, width) and how far back their answers are

@@ -40,11 +40,10 @@ from scheme import Catalogue, options_of, parse
 
 # The families whose weights can be imported: see families.toml
 FAMILIES = {}
-for kind, family in TABLE["imports"].items():
-    source = FAMILIES.get(family.get("like"), {"ours": {}, "options": {}})
-    FAMILIES[kind] = dict(source)
-    for key, value in family.items():
-        FAMILIES[kind][key] = source.get(key, {}) | value if isinstance(value, dict) else value
+for kind, lines in TABLE["imports"].items():
+    FAMILIES[kind] = family = dict(FAMILIES.get(lines.get("like"), {}))
+    for key, value in lines.items():
+        family[key] = family.get(key, {}) | value if isinstance(value, dict) else value
 LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
@@ -139,12 +138,12 @@ def write_settings(config):
     extension, values = ours["extend"][0]
     keeps_length = extension == "dynamic_ntk"  # its formula reads the length that is written
     for rope_type in ("linear", "dynamic", "yarn", "llama3"):
-        row = ROPE_TYPES[rope_type]
-        if row["extension"] == extension and values["factor"] != "auto":
-            rope = {key: values[name] for name, key in row["options"].items()}
+        formula = ROPE_TYPES[rope_type]
+        if formula["extension"] == extension and values["factor"] != "auto":
+            rope = {key: values[name] for name, key in formula["options"].items()}
             if rope.get("mscale_all_dim") == 0.0:  # then theirs has no mscale either
                 del rope["mscale"], rope["mscale_all_dim"]
-            if ORIGINAL in row["also"]:
+            if ORIGINAL in formula["also"]:
                 rope[ORIGINAL] = config.first_length
                 keeps_length = True
             theirs["rope_scaling"] = {"rope_type": rope_type} | {

@@ -66,8 +66,8 @@ def keys_of(family):
 KNOWN = set()
 for family in FAMILIES.values():
     KNOWN.update(keys_of(family).values())
-for row in ROPE_TYPES.values():
-    KNOWN.update(row["options"].values(), row["also"])
+for formula in ROPE_TYPES.values():
+    KNOWN.update(formula["options"].values(), formula["also"])
 
 
 def unread(values, read):
@@ -290,13 +290,13 @@ class Positions:
         if rope.get("type", rope_type) != rope_type:
             self.ignored.append(f"type={rope['type']}: rope_type is {rope_type}")
         rope_type = rules["rename"].get(rope_type, rope_type)
-        row = ROPE_TYPES.get(rope_type)
-        if row is None:
+        formula = ROPE_TYPES.get(rope_type)
+        if formula is None:
             raise UserError(f"rope_type {rope_type} is none of {', '.join(ROPE_TYPES)}")
         inside = rules["inside"].split()
         if rope_type == "dynamic" and "alpha" in inside and rope.get("alpha"):
-            row = TABLE["dynamic_alpha"]
-        for key in row["required"]:
+            formula = TABLE["dynamic_alpha"]
+        for key in formula["required"]:
             # the factor of yarn may be null: that of the lengths
             if key not in rope or (rope[key] is None and rope_type != "yarn"):
                 raise UserError(
@@ -304,7 +304,14 @@ class Positions:
                 )
         rope = {key: value for key, value in rope.items() if value is not None}
         check_numbers(rope)
-        read = {"rope_type", "type", "rope_theta", *inside, *row["options"].values(), *row["also"]}
+        read = {
+            "rope_type",
+            "type",
+            "rope_theta",
+            *inside,
+            *formula["options"].values(),
+            *formula["also"],
+        }
 
         # the scheme
         pos = f"rope(base={rope['rope_theta']}"
@@ -318,8 +325,10 @@ class Positions:
             pos += f", layout={rules['layout']}"
 
         # the extension
-        options = {ours: rope[theirs] for ours, theirs in row["options"].items() if theirs in rope}
-        if ORIGINAL in row["also"]:
+        options = {
+            ours: rope[theirs] for ours, theirs in formula["options"].items() if theirs in rope
+        }
+        if ORIGINAL in formula["also"]:
             self.set_first_length(rope)
             options.setdefault("factor", self.length / self.first_length)
         all_dim = rope.get("mscale_all_dim")
@@ -339,4 +348,4 @@ class Positions:
         if rope_type == "longrope":
             options = {"file": "'config.json'", **options}
         extend = ", ".join(f"{name}={value}" for name, value in options.items())
-        return f"{pos})", extend and f"{row['extension']}({extend})"
+        return f"{pos})", extend and f"{formula['extension']}({extend})"

@@ -129,11 +129,11 @@ def explain_model(name: str, length: int | None) -> int:
         scheme = Scheme(layer.pos, shape, 1)
         scheme.extend(layer.extend, path.parent)
         for rotary in scheme.rotary:
-            at_first, past, farther = (
-                rotary.frequencies(n, scheme.maps)[0] for n in (first, first + 1, 2 * first)
-            )
-            print(f"{2 * at_first.count_nonzero()} of {layer.width} columns turn")
-            if not at_first.equal(farther):
+            inv_freq, _ = rotary.frequencies(first, scheme.maps)
+            past, _ = rotary.frequencies(first + 1, scheme.maps)
+            farther, _ = rotary.frequencies(2 * first, scheme.maps)
+            print(f"{2 * inv_freq.count_nonzero()} of {layer.width} columns turn")
+            if not inv_freq.equal(farther):
                 when = "once" if past.equal(farther) else "with every length"
                 print(f"past {first} tokens the frequencies change {when}")
         for piece in [*scheme.pieces.values(), *scheme.extensions.values()]:
