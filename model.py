@@ -127,6 +127,13 @@ class Attention(nn.Module):
             self.q_norm = new_norm(config, self.widths[0] if all_heads else width)
             self.k_norm = new_norm(config, kv_width if all_heads else width)
 
+    def norm_heads(self, norm, x):
+        """Normalise queries or keys x (B, T, heads D): all heads at once, or each by itself."""
+        if self.qk_norm == "all":
+            return apply_norm(norm, x)
+        heads = x.unflatten(-1, (-1, self.head_width))  # (B, T, heads, D)
+        return apply_norm(norm, heads).flatten(-2)
+
     def forward(self, x, plan, cache):
         """x (B, T, C) -> (B, Q, C): the output for the plan's Q queries, the last of the T tokens.
 
@@ -134,15 +141,11 @@ class Attention(nn.Module):
         """
         q, k, v = self.c_attn(x).split(self.widths, -1)
         q = q[:, -plan.n_queries :]  # the last layer may need the last queries alone
-        if self.qk_norm == "all":  # all heads at once
-            q = apply_norm(self.q_norm, q)
-            k = apply_norm(self.k_norm, k)
-        q, k, v = (t.unflatten(-1, (-1, self.head_width)) for t in (q, k, v))
-        if self.qk_norm is True:  # each head by itself
-            q = apply_norm(self.q_norm, q)
-            k = apply_norm(self.k_norm, k)
+        if self.qk_norm:
+            q = self.norm_heads(self.q_norm, q)
+            k = self.norm_heads(self.k_norm, k)
+        q, k, v = (t.unflatten(-1, (-1, self.head_width)).transpose(1, 2) for t in (q, k, v))
         # q (B, H, Q, D), k and v (B, heads, T, D)
-        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         if not plan.regions:  # if there are any, attention turns q and k
             q, k = plan.turn(q, k)
         # of all S tokens, (B, heads, S, D)
