@@ -76,6 +76,8 @@ class Plan:
 
     query_ids: Tensor  # position ids (T,)
     key_ids: Tensor  # (S,)
+    query_tables: tuple[Tensor, ...]  # what `turn_piece.tables` gives
+    key_tables: tuple[Tensor, ...]  # of the new keys; if there are regions, of all keys
     temperature: Tensor | None  # (T, 1) or (H, T, 1), multiplies the scores
     biases: list[Piece]
     masks: list[Piece]
@@ -88,8 +90,6 @@ class Plan:
     output_piece: Piece | None  # changes the output of the heads
     pack_piece: Piece | None  # decides how the cache stores keys and values
     plain_ids: bool  # whether the ids are the places in the text
-    query_tables: tuple[Tensor, ...] = ()  # what `turn_piece.tables` gives
-    key_tables: tuple[Tensor, ...] = ()  # of the new keys; if there are regions, of all keys
     where: Callable[[Tensor, Tensor], Tensor] | None = None  # of the plan of a region
     regions: Sequence["Plan"] = ()
 
@@ -119,18 +119,6 @@ class Plan:
                 last = self.turn_piece.turn(upcast(last), tables, is_key).to(x.dtype)
             turned.append(torch.cat((rest, last), -1) if rest.shape[-1] > 0 else last)
         return tuple(turned)  # q and k
-
-    def with_tables(self, total: int, maps: list[Piece], of_all_keys: bool) -> "Plan":
-        """The plan with tables of its queries, for a text of `total` tokens and frequency maps. New
-        keys are turned by the same, but attention itself turns all keys if there are regions.
-        """
-        if self.turn_piece is None:
-            return self
-        tables = self.turn_piece.tables(self.query_ids, total, maps)
-        key_tables = tables
-        if of_all_keys:
-            key_tables = self.turn_piece.tables(self.key_ids, total, maps)
-        return replace(self, query_tables=tables, key_tables=key_tables)
 
     @property
     def n_queries(self) -> int:

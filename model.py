@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-import attention
-from attention import Options, for_each_head, no_autocast
+from attention import Options, attend, for_each_head, no_autocast
 from configurable import GPTConfig, UserError
 from posenc import Shape, init_std, scheme_name, upcast
 from scheme import Scheme
@@ -152,7 +151,7 @@ class Attention(nn.Module):
         all_k = with_cached(cache, self.layer, "k", k, plan.pack_piece)
         all_v = with_cached(cache, self.layer, "v", v, plan.pack_piece)
         features = all_features(x, plan, cache, self.layer)
-        y = attention.attend(q, all_k, all_v, plan, self.scale, features)  # (B, H, Q, D)
+        y = attend(q, all_k, all_v, plan, self.scale, features)  # (B, H, Q, D)
         return project_out(self.c_proj, y, v, x, plan)
 
 
@@ -205,10 +204,10 @@ class LatentAttention(nn.Module):
         if cache is None:  # keys and values of every head, (B, H, S, .)
             k = torch.cat((latents @ up_k.mT, turned.expand(-1, self.n_head, -1, -1)), -1)
             v = latents @ up_v.mT
-            y = attention.attend(q, k, v, plan, self.scale, features)
+            y = attend(q, k, v, plan, self.scale, features)
         else:  # latents as one key and value head, (B, 1, S, .): q.(up_k l) = (q up_k).l
             q = torch.cat((q[..., : self.head_width] @ up_k, q[..., self.head_width :]), -1)
-            y = attention.attend(q, all_k, latents, plan, self.scale, features) @ up_v.mT
+            y = attend(q, all_k, latents, plan, self.scale, features) @ up_v.mT
         new_v = new_latents[:, None] @ up_v.mT if plan.output_piece else None
         return project_out(self.c_proj, y, new_v, x, plan)
 
@@ -330,7 +329,7 @@ class GPT(nn.Module):
                 raise UserError(f"{scheme_name(piece)} needs whole heads: leave kv_lora_rank out")
         self.pos.extend(config.extend, folder)
         self.config = replace(config, pos=self.pos.text, extend=self.pos.extend_text)
-        self.options = Options()
+        self.options = Options()  # of attention; `Compute.place` sets those of a device
 
     def _init_weights(self, module):
         """GPT-2's initialisation, scaled to the width of the model (`init_std`).

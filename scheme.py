@@ -431,6 +431,11 @@ def first_with(pieces, method):
     return None
 
 
+def tables_of(piece, ids, total, maps):
+    """What a piece turns queries or keys at these ids by; nothing if there is no such piece."""
+    return piece.tables(ids, total, maps) if piece else ()
+
+
 def extended_ids(extensions: Iterable[Piece], ids: Tensor, total: int) -> Tensor:
     """Position ids (S,) after the changes by these extensions, in a text of `total` tokens."""
     for piece in extensions:
@@ -671,15 +676,20 @@ class Scheme(nn.Module):
                 if piece.temperature:
                     factors = piece.temperature(index[-new:].to(dtype))[..., None]
                     temperature = factors if temperature is None else temperature * factors
+            turn_piece = first_with(schemes, "tables")
             maps = [piece for piece in self.maps if piece in extensions]
             key_ids = extended_ids(extensions, ids, total)
+            query_ids = key_ids[-new:]
+            turned = tables_of(turn_piece, query_ids, total, maps)
             plan = Plan(
-                query_ids=key_ids[-new:],
+                query_ids=query_ids,
                 key_ids=key_ids,
+                query_tables=turned,
+                key_tables=turned,  # new keys are turned before they are cached
                 temperature=temperature,
                 biases=[piece for piece in schemes if piece.bias],
                 masks=[piece for piece in pieces if piece.mask],
-                turn_piece=first_with(schemes, "tables"),
+                turn_piece=turn_piece,
                 n_head=self.shape.n_head,
                 turned_width=self.shape.turned_width,
                 score_piece=first_with(schemes, "score"),
@@ -690,16 +700,27 @@ class Scheme(nn.Module):
                 # nothing has changed the places on the way
                 plain_ids=ids is index and not first_with(extensions, "ids"),
             )
-            regions = []
             regions_piece = first_with(extensions, "regions")
-            if regions_piece and (plan.turn_piece or plan.biases):
-                for region in regions_piece.regions(total):
-                    i = region.query(plan.query_ids)
-                    j = region.key(key_ids)
-                    part = replace(plan, query_ids=i, key_ids=j, where=region.where)
-                    regions.append(part.with_tables(total, maps, of_all_keys=True))
-            plan = plan.with_tables(total, maps, of_all_keys=bool(regions))
-            plan = replace(plan, regions=regions)
+            rewritten = []
+            if regions_piece and (turn_piece or plan.biases):
+                rewritten = regions_piece.regions(total)
+            if rewritten:  # attention turns all keys, cached ones too
+                plan = replace(plan, key_tables=tables_of(turn_piece, key_ids, total, maps))
+            regions = []
+            for region in rewritten:
+                i = region.query(query_ids)
+                j = region.key(key_ids)
+                part = replace(
+                    plan,
+                    query_ids=i,
+                    key_ids=j,
+                    query_tables=tables_of(turn_piece, i, total, maps),
+                    key_tables=tables_of(turn_piece, j, total, maps),
+                    where=region.where,
+                )
+                regions.append(part)
+            if regions:
+                plan = replace(plan, regions=regions)
             plans[keys, extension_keys] = plan
         return plans
 

@@ -81,7 +81,7 @@ def test_every_path_equals_the_reference(pos, extend, monkeypatch):
     plans = gpt.pos.plans(index, index, len(index), len(index), torch.float64)
     paths = {choose_path(plan, gpt.current_options()) for plan in plans.values()}
     with monkeypatch.context() as patch:
-        patch.setattr(attention, "attend", attention.reference)
+        patch.setattr("model.attend", attention.reference)
         expected = output_and_gradients(gpt, idx)
     assert all(x.isfinite().all() for x in expected)
     small = dict(block_queries=4, shared_bytes=0)  # blocks of four; nothing is shared by layers
@@ -222,7 +222,7 @@ def test_a_card_computes_what_the_reference_does_in_float64(pos, extend, monkeyp
     gpt = model(pos, extend, n_embd=32)  # heads of 16: flex takes none narrower
     idx = text(gpt)
     with monkeypatch.context() as patch:
-        patch.setattr(attention, "attend", attention.reference)
+        patch.setattr("model.attend", attention.reference)
         expected = output_and_gradients(gpt, idx)
     gpt = model(pos, extend, torch.float32, n_embd=32).cuda()
     assert_near(output_and_gradients(gpt, idx.cuda()), expected, 1e-4)
@@ -235,7 +235,7 @@ def test_compiled_training_in_bfloat16_on_a_card_is_near_the_reference(pos, monk
     gpt = model(pos, n_embd=64, block_size=300)
     idx = torch.randint(17, (4, 300))
     with monkeypatch.context() as patch:
-        patch.setattr(attention, "attend", attention.reference)
+        patch.setattr("model.attend", attention.reference)
         expected = output_and_gradients(gpt, idx)
     gpt = model(pos, dtype=torch.float32, n_embd=64, block_size=300).cuda().train()
     compiled = torch.compile(gpt)

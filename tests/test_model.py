@@ -90,7 +90,7 @@ def test_latent_attention_equals_attention_with_the_keys_and_values_it_stands_fo
         heads.extend([q, k, v])
         return attend(q, k, v, *others)
 
-    monkeypatch.setattr(attention, "attend", watched)
+    monkeypatch.setattr("model.attend", watched)
     y = layer(x, attention.prepare(plan, gpt.current_options()), None)
     q, k, v = heads
     if pos == "alibi":
