@@ -74,6 +74,7 @@ class Plan:
     attention turns queries and keys for each plan.
     """
 
+    options: Options
     query_ids: Tensor  # position ids (T,)
     key_ids: Tensor  # (S,)
     query_tables: tuple[Tensor, ...]  # what `turn_piece.tables` gives
@@ -95,7 +96,6 @@ class Plan:
 
     # from `prepare`
     path: str = ""
-    options: Options = Options()
     added: Tensor | None = None  # path added: the scores of all pairs, (H or 1, T, S)
     # path added: those of the last query, padded with block_queries times -inf, (H or 1, S + that)
     last_added: Tensor | None = None
@@ -266,8 +266,9 @@ def sees(plan, queries, keys):
 # ---- the choice of a path
 
 
-def choose_path(plan: Plan, options: Options) -> str:
+def choose_path(plan: Plan) -> str:
     """Choose the path for a plan: see the top of this file."""
+    options = plan.options
     n_keys = len(plan.key_ids)
     whole_text = plan.n_queries == n_keys
     if options.path and whole_text:
@@ -280,13 +281,14 @@ def choose_path(plan: Plan, options: Options) -> str:
         if options.compiled and not options.on_gpu and n_keys <= PRODUCT_KEYS:
             return "added"  # two matrix products are faster for short texts
         return "fused"
-    if whole_text and can_flex(plan, options):
+    if whole_text and can_flex(plan):
         return "flex"
     return "added"
 
 
-def can_flex(plan, options):
+def can_flex(plan):
     """Whether FlexAttention can compute this plan for a whole text, and is not slower."""
+    options = plan.options
     if not options.on_gpu or not (options.compiled or options.compile_flex):
         return False
     if not torch.__version__.startswith(FLEX_RELEASES):
@@ -303,9 +305,10 @@ def can_flex(plan, options):
     return not options.dropout and not learned
 
 
-def prepare(plan: Plan, options: Options) -> Plan:
+def prepare(plan: Plan) -> Plan:
     """Choose the path of a plan, and compute once what all layers with this plan share."""
-    plan = replace(plan, path=choose_path(plan, options), options=options)
+    options = plan.options
+    plan = replace(plan, path=choose_path(plan))
     n_keys = len(plan.key_ids)
     keys = torch.arange(n_keys, device=plan.key_ids.device)  # (S,)
     queries = keys[-plan.n_queries :, None]  # (T, 1)
@@ -325,7 +328,7 @@ def prepare(plan: Plan, options: Options) -> Plan:
         return replace(plan, table=table.to(options.dtype))
     if plan.path != "added":
         return plan
-    if can_shift(plan, options):
+    if can_shift(plan):
         last_added = added_scores(plan, options.dtype, queries[-1:], keys)[:, 0]
         padding = (0, options.block_queries)
         return replace(plan, last_added=pad(last_added, padding, value=-torch.inf))
@@ -336,12 +339,12 @@ def prepare(plan: Plan, options: Options) -> Plan:
     return replace(plan, added=materialize(added) if plan.biases else added)
 
 
-def can_shift(plan, options):
+def can_shift(plan):
     """Whether the added scores of every query are those of the last one, shifted: they depend on
     distances alone. That is used by eager code on a CPU.
     """
     by_distance = all(piece.by_distance for piece in (*plan.biases, *plan.masks))
-    is_eager_on_cpu = not options.on_gpu and not options.compiled
+    is_eager_on_cpu = not plan.options.on_gpu and not plan.options.compiled
     return by_distance and plan.plain_ids and plan.n_queries > 1 and is_eager_on_cpu
 
 

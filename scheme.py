@@ -641,12 +641,12 @@ class Scheme(nn.Module):
             else:
                 ids = self.ids(index, total)
             embedded = self.embed(ids[-new:], tokens, total)
-            plans = self.plans(index, ids, new, total, options.dtype, window)
-            prepared = {keys: prepare(plan, options) for keys, plan in plans.items()}
+            plans = self.plans(index, ids, new, total, options, window)
+            prepared = {keys: prepare(plan) for keys, plan in plans.items()}
             layers = [prepared[keys] for keys in self.plan_keys]
             if n_queries < new:
                 last = slice_queries(plans[self.plan_keys[-1]], new - n_queries, new)
-                layers[-1] = prepare(last, options)
+                layers[-1] = prepare(last)
         return Pass(skip, embedded, layers)
 
     def plans(
@@ -655,14 +655,14 @@ class Scheme(nn.Module):
         ids: Tensor,
         new: int,
         total: int,
-        dtype: torch.dtype,
+        options: Options,
         window: int | None = None,
     ) -> dict[tuple, Plan]:
         """One plan for each distinct entry of `plan_keys`.
 
         index (S,) are the places in the text of all tokens so far, the last `new` of which are
-        queries; ids (S,) are their positions in a text of `total` tokens. dtype, float32 or wider,
-        is that of temperatures. `window` hides keys with i - j >= window.
+        queries; ids (S,) are their positions in a text of `total` tokens. `window` hides keys with
+        i - j >= window.
         """
         plans = {}
         for keys, extension_keys in dict.fromkeys(self.plan_keys):
@@ -674,7 +674,7 @@ class Scheme(nn.Module):
             temperature = None
             for piece in pieces:
                 if piece.temperature:
-                    factors = piece.temperature(index[-new:].to(dtype))[..., None]
+                    factors = piece.temperature(index[-new:].to(options.dtype))[..., None]
                     temperature = factors if temperature is None else temperature * factors
             turn_piece = first_with(schemes, "tables")
             maps = [piece for piece in self.maps if piece in extensions]
@@ -682,6 +682,7 @@ class Scheme(nn.Module):
             query_ids = key_ids[-new:]
             turned = tables_of(turn_piece, query_ids, total, maps)
             plan = Plan(
+                options=options,
                 query_ids=query_ids,
                 key_ids=key_ids,
                 query_tables=turned,

@@ -1,7 +1,5 @@
 """Every path equals the reference, in output and gradient, for every scheme by the list of names."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from test_device import CARD
@@ -78,8 +76,8 @@ def test_every_path_equals_the_reference(pos, extend, monkeypatch):
     gpt = model(pos, extend)
     idx = text(gpt)
     index = torch.arange(idx.shape[1])
-    plans = gpt.pos.plans(index, index, len(index), len(index), torch.float64)
-    paths = {choose_path(plan, gpt.current_options()) for plan in plans.values()}
+    plans = gpt.pos.plans(index, index, len(index), len(index), gpt.current_options())
+    paths = {choose_path(plan) for plan in plans.values()}
     with monkeypatch.context() as patch:
         patch.setattr("model.attend", attention.reference)
         expected = output_and_gradients(gpt, idx)
@@ -156,16 +154,18 @@ def test_flex_is_chosen_where_it_fits_a_whole_text_on_a_card(pos, head_dim, test
     ids = torch.arange(8)
     drawn = gpt.pos.draw(0, 0, 8)
     positions = ids if drawn is None else drawn
-    plan = gpt.pos.plans(ids, positions, 8, 8, torch.float32)[gpt.pos.plan_keys[0]]
-    card = Options(head_width=head_dim, on_gpu=True, compile_flex=True)
-    trains = replace(card, has_gradients=True)
-    assert (choose_path(plan, card) == "flex") == tested
-    assert (choose_path(plan, trains) == "flex") == trained
-    assert choose_path(plan, replace(trains, dropout=0.5)) != "flex"
-    assert choose_path(plan, replace(trains, is_deterministic=True)) == "scored"
-    for other in (replace(card, compile_flex=False), replace(card, on_gpu=False)):
-        assert choose_path(plan, other) == "added" or pos == "fox"
-    assert (choose_path(plan, replace(card, compile_flex=False, compiled=True)) == "flex") == tested
+
+    def path(**how):
+        card = dict(head_width=head_dim, on_gpu=True, compile_flex=True)
+        plans = gpt.pos.plans(ids, positions, 8, 8, Options(**card | how))
+        return choose_path(plans[gpt.pos.plan_keys[0]])
+
+    assert (path() == "flex") == tested
+    assert (path(compile_flex=False, compiled=True) == "flex") == tested
+    assert "flex" not in (path(compile_flex=False), path(on_gpu=False))
+    assert (path(has_gradients=True) == "flex") == trained
+    assert path(has_gradients=True, dropout=0.5) != "flex"
+    assert path(has_gradients=True, is_deterministic=True) == "scored"
 
 
 @torch.no_grad()
