@@ -74,8 +74,11 @@ class Plan:
     attention turns queries and keys for each plan.
     """
 
+    options: Options
     query_ids: Tensor  # position ids (T,)
     key_ids: Tensor  # (S,)
+    query_tables: tuple[Tensor, ...]  # what `turn_piece.tables` gives
+    key_tables: tuple[Tensor, ...]  # of the new keys; if there are regions, of all keys
     temperature: Tensor | None  # (T, 1) or (H, T, 1), multiplies the scores
     biases: list[Piece]
     masks: list[Piece]
@@ -88,14 +91,11 @@ class Plan:
     output_piece: Piece | None  # changes the output of the heads
     pack_piece: Piece | None  # decides how the cache stores keys and values
     plain_ids: bool  # whether the ids are the places in the text
-    query_tables: tuple[Tensor, ...] = ()  # what `turn_piece.tables` gives
-    key_tables: tuple[Tensor, ...] = ()  # of the new keys; if there are regions, of all keys
     where: Callable[[Tensor, Tensor], Tensor] | None = None  # of the plan of a region
     regions: Sequence["Plan"] = ()
 
     # from `prepare`
     path: str = ""
-    options: Options = Options()
     added: Tensor | None = None  # path added: the scores of all pairs, (H or 1, T, S)
     # path added: those of the last query, padded with block_queries times -inf, (H or 1, S + that)
     last_added: Tensor | None = None
@@ -119,18 +119,6 @@ class Plan:
                 last = self.turn_piece.turn(upcast(last), tables, is_key).to(x.dtype)
             turned.append(torch.cat((rest, last), -1) if rest.shape[-1] > 0 else last)
         return tuple(turned)  # q and k
-
-    def with_tables(self, total: int, maps: list[Piece], of_all_keys: bool) -> "Plan":
-        """The plan with tables of its queries, for a text of `total` tokens and frequency maps. New
-        keys are turned by the same, but attention itself turns all keys if there are regions.
-        """
-        if self.turn_piece is None:
-            return self
-        tables = self.turn_piece.tables(self.query_ids, total, maps)
-        key_tables = tables
-        if of_all_keys:
-            key_tables = self.turn_piece.tables(self.key_ids, total, maps)
-        return replace(self, query_tables=tables, key_tables=key_tables)
 
     @property
     def n_queries(self) -> int:
@@ -278,8 +266,9 @@ def sees(plan, queries, keys):
 # ---- the choice of a path
 
 
-def choose_path(plan: Plan, options: Options) -> str:
+def choose_path(plan: Plan) -> str:
     """Choose the path for a plan: see the top of this file."""
+    options = plan.options
     n_keys = len(plan.key_ids)
     whole_text = plan.n_queries == n_keys
     if options.path and whole_text:
@@ -292,13 +281,14 @@ def choose_path(plan: Plan, options: Options) -> str:
         if options.compiled and not options.on_gpu and n_keys <= PRODUCT_KEYS:
             return "added"  # two matrix products are faster for short texts
         return "fused"
-    if whole_text and can_flex(plan, options):
+    if whole_text and can_flex(plan):
         return "flex"
     return "added"
 
 
-def can_flex(plan, options):
+def can_flex(plan):
     """Whether FlexAttention can compute this plan for a whole text, and is not slower."""
+    options = plan.options
     if not options.on_gpu or not (options.compiled or options.compile_flex):
         return False
     if not torch.__version__.startswith(FLEX_RELEASES):
@@ -315,9 +305,10 @@ def can_flex(plan, options):
     return not options.dropout and not learned
 
 
-def prepare(plan: Plan, options: Options) -> Plan:
+def prepare(plan: Plan) -> Plan:
     """Choose the path of a plan, and compute once what all layers with this plan share."""
-    plan = replace(plan, path=choose_path(plan, options), options=options)
+    options = plan.options
+    plan = replace(plan, path=choose_path(plan))
     n_keys = len(plan.key_ids)
     keys = torch.arange(n_keys, device=plan.key_ids.device)  # (S,)
     queries = keys[-plan.n_queries :, None]  # (T, 1)
@@ -326,7 +317,7 @@ def prepare(plan: Plan, options: Options) -> Plan:
         def seen(b, h, i, j):
             return sees(plan, i, j)
 
-        make = compiled_on_gpu(create_block_mask, keys, options)
+        make = compiled_on_gpu(create_block_mask, options)
         plan = replace(plan, key_blocks=make(seen, None, None, n_keys, n_keys, device=keys.device))
         if all(piece.in_kernel for piece in plan.biases):
             return plan
@@ -337,7 +328,7 @@ def prepare(plan: Plan, options: Options) -> Plan:
         return replace(plan, table=table.to(options.dtype))
     if plan.path != "added":
         return plan
-    if can_shift(plan, options):
+    if can_shift(plan):
         last_added = added_scores(plan, options.dtype, queries[-1:], keys)[:, 0]
         padding = (0, options.block_queries)
         return replace(plan, last_added=pad(last_added, padding, value=-torch.inf))
@@ -348,21 +339,21 @@ def prepare(plan: Plan, options: Options) -> Plan:
     return replace(plan, added=materialize(added) if plan.biases else added)
 
 
-def can_shift(plan, options):
+def can_shift(plan):
     """Whether the added scores of every query are those of the last one, shifted: they depend on
     distances alone. That is used by eager code on a CPU.
     """
     by_distance = all(piece.by_distance for piece in (*plan.biases, *plan.masks))
-    is_eager_on_cpu = not options.on_gpu and not options.compiled
+    is_eager_on_cpu = not plan.options.on_gpu and not plan.options.compiled
     return by_distance and plan.plain_ids and plan.n_queries > 1 and is_eager_on_cpu
 
 
 _compiled = lru_cache(torch.compile)  # compiles each function once
 
 
-def compiled_on_gpu(function, like, options):
-    """The function, compiled if the tensor `like` is on a GPU and the code around it is eager."""
-    to_compile = like.is_cuda and options.compile_flex and not torch.compiler.is_compiling()
+def compiled_on_gpu(function, options):
+    """The function, compiled if it works on a GPU and the code around it is eager."""
+    to_compile = options.on_gpu and options.compile_flex and not options.compiled
     return _compiled(function) if to_compile else function
 
 
@@ -379,8 +370,8 @@ def attend(
     if plan.options.watch:
         plan.options.watch(q, k, plan, scale, features)
     if plan.path == "scored":
-        return _scored(q, k, v, plan, scale, features)
-    # `along` and the plain product in `_given` need a key head for each query head
+        return in_blocks(_scored, q, k, v, plan, scale, features)
+    # `along` and the plain product in `_added` need a key head for each query head
     if features is not None or plan.path == "added":
         k = for_each_head(q, k)
     v = for_each_head(k, v)  # k may also have more heads because each head is turned differently
@@ -390,9 +381,7 @@ def attend(
         return _kernel(q, k, v, scale, plan.options.dropout)
     if plan.path == "flex":
         return _flex(q, k, v, plan, scale)
-    if plan.added is not None and torch.compiler.is_compiling():
-        return _given(q, k, v, plan, scale)
-    return _added(q, k, v, plan, scale)
+    return in_blocks(_added, q, k, v, plan, scale)
 
 
 def _kernel(q, k, v, scale, dropout, added=None):
@@ -430,7 +419,7 @@ def _flex(q, k, v, plan, scale):
             score = score + piece.bias(h, i, j).to(score.dtype)
         return score
 
-    return compiled_on_gpu(flex_attention, q, plan.options)(
+    return compiled_on_gpu(flex_attention, plan.options)(
         q,
         k,
         v,
@@ -442,32 +431,22 @@ def _flex(q, k, v, plan, scale):
     )
 
 
-def _given(q, k, v, plan, scale):
-    """Compiled code takes all queries at once, with added scores that were computed in advance."""
-    if q.is_cuda or k.shape[-2] > PRODUCT_KEYS:
-        return _kernel(q, k, v, scale, plan.options.dropout, plan.added)
-    weights = ((q @ k.mT).to(plan.added.dtype) * scale + plan.added).softmax(-1).to(v.dtype)
-    return apply_dropout(weights, plan.options.dropout) @ v
-
-
-def _added(q, k, v, plan, scale):
-    """Attention with added scores, in blocks of queries."""
-
-    def attend_block(q, k, v, start, stop):
-        if plan.added is not None:
-            added = plan.added[..., start:stop, : k.shape[-2]]
-            return _kernel(q, k, v, scale, plan.options.dropout, added)
-        attend = _shifted if plan.last_added is not None else _made
-        return attend(q, k, v, plan, scale)
-
-    # added scores have no batch
-    return in_blocks(attend_block, q, k, v, queries_of_block(q[:1], k, plan.options))
+def _added(q, k, v, plan, scale, start, stop):
+    """A block of R queries, the last of C keys, with a matrix of added scores (H or 1, R, C)."""
+    options = plan.options
+    if plan.last_added is not None:
+        return _shifted(q, k, v, plan, scale)
+    if plan.added is None:
+        return _made(q, k, v, plan, scale)
+    added = plan.added[..., start:stop, : k.shape[-2]]
+    if options.on_gpu or not options.compiled or k.shape[-2] > PRODUCT_KEYS:
+        return _kernel(q, k, v, scale, options.dropout, added)
+    weights = ((q @ k.mT).to(added.dtype) * scale + added).softmax(-1).to(v.dtype)
+    return apply_dropout(weights, options.dropout) @ v
 
 
 def _shifted(q, k, v, plan, scale):
-    """A block of R queries, the last of C keys, with the added scores of the last query of the
-    text, shifted.
-    """
+    """The added scores are those of the last query of the text, shifted."""
     options = plan.options
     first, _ = seen_keys(plan, q, k)  # a mask with sinks is not by distance alone
     added = shifted(plan.last_added, q.shape[-2], k.shape[-2], options.block_queries)[..., first:]
@@ -492,13 +471,13 @@ def shifted(last, n_queries, n_keys, padding):
 
 
 def _made(q, k, v, plan, scale):
-    """A block of R queries, the last of C keys, whose added scores are made here."""
+    """The added scores are made for this block alone."""
     first, sinks = seen_keys(plan, q, k)
     places = torch.arange(k.shape[-2], device=q.device)
     queries = places[-q.shape[-2] :, None]
     keys = torch.cat((places[:sinks], places[first:]))
     dtype = torch.promote_types(q.dtype, torch.float32)
-    added = compiled_on_gpu(added_scores, q, plan.options)(plan, dtype, queries, keys)
+    added = compiled_on_gpu(added_scores, plan.options)(plan, dtype, queries, keys)
     k = kept(k, first, sinks)
     v = kept(v, first, sinks)
     return _kernel(q, k, v, scale, plan.options.dropout, added)
@@ -524,40 +503,38 @@ def kept(x, first, sinks=0):
     return torch.cat((x[..., :sinks, :], rest), -2) if sinks > 0 else rest
 
 
-def _scored(q, k, v, plan, scale, features):
-    """The reference in blocks of queries; on a GPU the backward pass recomputes each block."""
-
-    def attend_block(q, k, v, start, stop):
-        part = slice_queries(plan, start, stop)
-        seen_features = None if features is None else features[:, : k.shape[-2]]
-        return reference(q, k, v, part, scale, seen_features)
-
-    recompute = q.is_cuda and torch.is_grad_enabled()
-    return in_blocks(attend_block, q, k, v, queries_of_block(q, k, plan.options), recompute)
+def _scored(q, k, v, plan, scale, start, stop, features):
+    """A block by the reference."""
+    part = slice_queries(plan, start, stop)
+    if features is not None:
+        features = features[:, : k.shape[-2]]
+    return reference(q, k, v, part, scale, features)
 
 
-def queries_of_block(q, k, options):
-    """The number of queries in a block, for q (B, H, T, D) and k (B, H, S, D)."""
-    size = options.block_queries
-    if not q.is_cuda:
-        return size
-    most = options.gpu_bytes // (4 * q.shape[0] * q.shape[1] * k.shape[2])
-    return max(1, most // size) * size
-
-
-def in_blocks(attend_block, q, k, v, size, recompute=False):
-    """The outputs of all queries (B, H, T, D), a block of `size` queries at a time: of queries
-    start ... stop - 1 and the keys up to the last of them by attend_block(q, k, v, start, stop).
+def in_blocks(attend_block, q, k, v, plan, scale, *features):
+    """The outputs of all queries (B, H, T, D), a block at a time: attend_block gets the queries
+    start ... stop - 1, and the keys up to the last of them.
     """
     n_queries = q.shape[-2]
+    n_keys = k.shape[-2]
+    options = plan.options
+    size = options.block_queries
+    if plan.added is not None and options.compiled:
+        size = n_queries
+    elif options.on_gpu:
+        batch = len(q) if plan.path == "scored" else 1  # added scores have no batch
+        most = options.gpu_bytes // (4 * batch * q.shape[1] * n_keys)
+        size *= max(1, most // size)
+    # the scores are too large to be kept for the backward pass
+    recompute = plan.path == "scored" and options.on_gpu and options.has_gradients
     outputs = []
     # the largest block first: the others reuse its memory
     for start in reversed(range(0, n_queries, size)):
         stop = min(start + size, n_queries)
-        end = k.shape[-2] - n_queries + stop
-        block = (q[..., start:stop, :], k[..., :end, :], v[..., :end, :], start, stop)
+        end = n_keys - n_queries + stop
+        block = (q[..., start:stop, :], k[..., :end, :], v[..., :end, :], plan, scale, start, stop)
         if recompute:
-            outputs.append(checkpoint(attend_block, *block, use_reentrant=False))
+            outputs.append(checkpoint(attend_block, *block, *features, use_reentrant=False))
         else:
-            outputs.append(attend_block(*block))
+            outputs.append(attend_block(*block, *features))
     return torch.cat(outputs[::-1], -2)

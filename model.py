@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-import attention
-from attention import Options, for_each_head, no_autocast
+from attention import Options, attend, for_each_head, no_autocast
 from configurable import GPTConfig, UserError
 from posenc import Shape, init_std, scheme_name, upcast
 from scheme import Catalogue, Scheme
@@ -127,6 +126,13 @@ class Attention(nn.Module):
             self.q_norm = new_norm(config, self.widths[0] if all_heads else width)
             self.k_norm = new_norm(config, kv_width if all_heads else width)
 
+    def norm_heads(self, norm, x):
+        """Normalise queries or keys x (B, T, heads D): all heads at once, or each by itself."""
+        if self.qk_norm == "all":
+            return apply_norm(norm, x)
+        heads = x.unflatten(-1, (-1, self.head_width))  # (B, T, heads, D)
+        return apply_norm(norm, heads).flatten(-2)
+
     def forward(self, x, plan, cache):
         """x (B, T, C) -> (B, Q, C): the output for the plan's Q queries, the last of the T tokens.
 
@@ -134,22 +140,18 @@ class Attention(nn.Module):
         """
         q, k, v = self.c_attn(x).split(self.widths, -1)
         q = q[:, -plan.n_queries :]  # the last layer may need the last queries alone
-        if self.qk_norm == "all":  # all heads at once
-            q = apply_norm(self.q_norm, q)
-            k = apply_norm(self.k_norm, k)
-        q, k, v = (t.unflatten(-1, (-1, self.head_width)) for t in (q, k, v))
-        if self.qk_norm is True:  # each head by itself
-            q = apply_norm(self.q_norm, q)
-            k = apply_norm(self.k_norm, k)
+        if self.qk_norm:
+            q = self.norm_heads(self.q_norm, q)
+            k = self.norm_heads(self.k_norm, k)
+        q, k, v = (t.unflatten(-1, (-1, self.head_width)).transpose(1, 2) for t in (q, k, v))
         # q (B, H, Q, D), k and v (B, heads, T, D)
-        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         if not plan.regions:  # if there are any, attention turns q and k
             q, k = plan.turn(q, k)
         # of all S tokens, (B, heads, S, D)
         all_k = with_cached(cache, self.layer, "k", k, plan.pack_piece)
         all_v = with_cached(cache, self.layer, "v", v, plan.pack_piece)
         features = all_features(x, plan, cache, self.layer)
-        y = attention.attend(q, all_k, all_v, plan, self.scale, features)  # (B, H, Q, D)
+        y = attend(q, all_k, all_v, plan, self.scale, features)  # (B, H, Q, D)
         return project_out(self.c_proj, y, v, x, plan)
 
 
@@ -202,10 +204,10 @@ class LatentAttention(nn.Module):
         if cache is None:  # keys and values of every head, (B, H, S, .)
             k = torch.cat((latents @ up_k.mT, turned.expand(-1, self.n_head, -1, -1)), -1)
             v = latents @ up_v.mT
-            y = attention.attend(q, k, v, plan, self.scale, features)
+            y = attend(q, k, v, plan, self.scale, features)
         else:  # latents as one key and value head, (B, 1, S, .): q.(up_k l) = (q up_k).l
             q = torch.cat((q[..., : self.head_width] @ up_k, q[..., self.head_width :]), -1)
-            y = attention.attend(q, all_k, latents, plan, self.scale, features) @ up_v.mT
+            y = attend(q, all_k, latents, plan, self.scale, features) @ up_v.mT
         new_v = new_latents[:, None] @ up_v.mT if plan.output_piece else None
         return project_out(self.c_proj, y, new_v, x, plan)
 
@@ -327,7 +329,7 @@ class GPT(nn.Module):
                 raise UserError(f"{scheme_name(piece)} needs whole heads: leave kv_lora_rank out")
         self.pos.extend(config.extend, folder)
         self.config = replace(config, pos=self.pos.text, extend=self.pos.extend_text)
-        self.options = Options()
+        self.options = Options()  # of attention; `Compute.place` sets those of a device
 
     def _init_weights(self, module):
         """GPT-2's initialisation, scaled to the width of the model (`init_std`).

@@ -480,6 +480,11 @@ def first_with(pieces, method):
     return None
 
 
+def tables_of(piece, ids, total, maps):
+    """What a piece turns queries or keys at these ids by; nothing if there is no such piece."""
+    return piece.tables(ids, total, maps) if piece else ()
+
+
 def extended_ids(extensions: Iterable[Piece], ids: Tensor, total: int) -> Tensor:
     """Position ids (S,) after the changes by these extensions, in a text of `total` tokens."""
     for piece in extensions:
@@ -684,12 +689,12 @@ class Scheme(nn.Module):
             else:
                 ids = self.ids(index, total)
             embedded = self.embed(ids[-new:], tokens, total)
-            plans = self.plans(index, ids, new, total, options.dtype, window)
-            prepared = {keys: prepare(plan, options) for keys, plan in plans.items()}
+            plans = self.plans(index, ids, new, total, options, window)
+            prepared = {keys: prepare(plan) for keys, plan in plans.items()}
             layers = [prepared[keys] for keys in self.plan_keys]
             if n_queries < new:
                 last = slice_queries(plans[self.plan_keys[-1]], new - n_queries, new)
-                layers[-1] = prepare(last, options)
+                layers[-1] = prepare(last)
         return Pass(skip, embedded, layers)
 
     def plans(
@@ -698,14 +703,14 @@ class Scheme(nn.Module):
         ids: Tensor,
         new: int,
         total: int,
-        dtype: torch.dtype,
+        options: Options,
         window: int | None = None,
     ) -> dict[tuple, Plan]:
         """One plan for each distinct entry of `plan_keys`.
 
         index (S,) are the places in the text of all tokens so far, the last `new` of which are
-        queries; ids (S,) are their positions in a text of `total` tokens. dtype, float32 or wider,
-        is that of temperatures. `window` hides keys with i - j >= window.
+        queries; ids (S,) are their positions in a text of `total` tokens. `window` hides keys with
+        i - j >= window.
         """
         plans = {}
         for keys, extension_keys in dict.fromkeys(self.plan_keys):
@@ -717,17 +722,23 @@ class Scheme(nn.Module):
             temperature = None
             for piece in pieces:
                 if piece.temperature:
-                    factors = piece.temperature(index[-new:].to(dtype))[..., None]
+                    factors = piece.temperature(index[-new:].to(options.dtype))[..., None]
                     temperature = factors if temperature is None else temperature * factors
+            turn_piece = first_with(schemes, "tables")
             maps = [piece for piece in self.maps if piece in extensions]
             key_ids = extended_ids(extensions, ids, total)
+            query_ids = key_ids[-new:]
+            turned = tables_of(turn_piece, query_ids, total, maps)
             plan = Plan(
-                query_ids=key_ids[-new:],
+                options=options,
+                query_ids=query_ids,
                 key_ids=key_ids,
+                query_tables=turned,
+                key_tables=turned,  # new keys are turned before they are cached
                 temperature=temperature,
                 biases=[piece for piece in schemes if piece.bias],
                 masks=[piece for piece in pieces if piece.mask],
-                turn_piece=first_with(schemes, "tables"),
+                turn_piece=turn_piece,
                 n_head=self.shape.n_head,
                 turned_width=self.shape.turned_width,
                 score_piece=first_with(schemes, "score"),
@@ -738,16 +749,27 @@ class Scheme(nn.Module):
                 # nothing has changed the places on the way
                 plain_ids=ids is index and not first_with(extensions, "ids"),
             )
-            regions = []
             regions_piece = first_with(extensions, "regions")
-            if regions_piece and (plan.turn_piece or plan.biases):
-                for region in regions_piece.regions(total):
-                    i = region.query(plan.query_ids)
-                    j = region.key(key_ids)
-                    part = replace(plan, query_ids=i, key_ids=j, where=region.where)
-                    regions.append(part.with_tables(total, maps, of_all_keys=True))
-            plan = plan.with_tables(total, maps, of_all_keys=bool(regions))
-            plan = replace(plan, regions=regions)
+            rewritten = []
+            if regions_piece and (turn_piece or plan.biases):
+                rewritten = regions_piece.regions(total)
+            if rewritten:  # attention turns all keys, cached ones too
+                plan = replace(plan, key_tables=tables_of(turn_piece, key_ids, total, maps))
+            regions = []
+            for region in rewritten:
+                i = region.query(query_ids)
+                j = region.key(key_ids)
+                part = replace(
+                    plan,
+                    query_ids=i,
+                    key_ids=j,
+                    query_tables=tables_of(turn_piece, i, total, maps),
+                    key_tables=tables_of(turn_piece, j, total, maps),
+                    where=region.where,
+                )
+                regions.append(part)
+            if regions:
+                plan = replace(plan, regions=regions)
             plans[keys, extension_keys] = plan
         return plans
 

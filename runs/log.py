@@ -53,7 +53,7 @@ def flops_per_token(model: GPT, length: int) -> int:
     multiplied += model.wte.weight.numel()  # the output layer is as large
     keys = torch.arange(length, device=model.wte.weight.device)
     queries = keys[:: max(1, length // 1024), None]
-    plans = model.pos.plans(keys, keys, length, length, torch.float32)
+    plans = model.pos.plans(keys, keys, length, length, model.current_options())
     seen = sum(attention.sees(plans[names], queries, keys).sum() for names in model.pos.plan_keys)
     layers = float(seen / (keys <= queries).sum())  # without masks, all of them
     columns = c.head_width + c.qk_rope_head_dim / 2  # of latent attention, only q.k has the latter

@@ -424,7 +424,7 @@ def test_a_map_of_frequencies_by_layer_is_the_model_that_has_them_so():
     def tables(extend):
         gpt.pos.extend(extend)
         index = torch.arange(6 * L)
-        plans = gpt.pos.plans(index, index, 6 * L, 6 * L, torch.float32)
+        plans = gpt.pos.plans(index, index, 6 * L, 6 * L, Options())
         return [plans[layer].query_tables for layer in gpt.pos.plan_keys]
 
     both = tables("yarn(factor=4) | pi(factor=2)")

@@ -9,6 +9,7 @@ import pytest
 import torch
 from conftest import REPOSITORY
 
+from attention import Options
 from posenc import Shape, t5_buckets
 from scheme import Scheme
 
@@ -51,7 +52,7 @@ def scheme_of(name, folder):
 def plan_of(scheme, total):
     """The plan of the only layer, for a text of `total` tokens."""
     index = torch.arange(total)
-    [plan] = scheme.plans(index, index, total, total, torch.float32).values()
+    [plan] = scheme.plans(index, index, total, total, Options()).values()
     return plan
 
 

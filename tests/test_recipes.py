@@ -232,8 +232,9 @@ def test_attention_of_gemma_3_is_theirs_in_both_kinds_of_layer(layer):
     positions = gemma.Gemma3RotaryEmbedding(config)(x, places[None], kind)
     with torch.no_grad():
         expected, _ = theirs(x, positions, mask[None, None])
-        plan = gpt.pos.plans(places, places, count, count, torch.float64)[gpt.pos.plan_keys[layer]]
-        actual = ours(x, attention.prepare(plan, gpt.current_options()), None)
+        options = gpt.current_options()
+        plan = gpt.pos.plans(places, places, count, count, options)[gpt.pos.plan_keys[layer]]
+        actual = ours(x, attention.prepare(plan), None)
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-4)  # float32 norms of theirs
 
 

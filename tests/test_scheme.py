@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import posenc
+from attention import Options
 from configurable import UserError
 from posenc import METHODS, Alibi, Method, Piece, Rope, Shape, Window, methods_of
 from runs.checkpoint import scheme_files
@@ -499,7 +500,7 @@ def test_a_text_longer_than_the_scheme_is_refused():
 def test_layers_with_the_same_pieces_share_one_plan():
     scheme = Scheme("rope | nope", SHAPE, 5)
     index = torch.arange(7)
-    plans = scheme.plans(index, index, 3, 7, torch.float32, window=2)
+    plans = scheme.plans(index, index, 3, 7, Options(), window=2)
     assert list(plans) == scheme.plan_keys[:2] and scheme.plan_keys[2:4] == scheme.plan_keys[:2]
     plans = list(plans.values())
     assert len(plans) == 2 and isinstance(plans[0].turn_piece, Rope)

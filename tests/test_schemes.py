@@ -404,7 +404,7 @@ def test_path_is_the_same_by_chunks_of_keys_of_any_size(monkeypatch):
 def test_heads_of_rope_pp_are_the_two_parts_of_one_product():
     q, k = normal(1, 4, 9, D, seed=1), normal(1, 2, 9, D, seed=2)
     scheme = Scheme("rope_pp", Shape(4, D, 4 * D, L), 1)
-    plan = next(iter(scheme.plans(torch.arange(9), torch.arange(9), 9, 9, torch.float64).values()))
+    plan = next(iter(scheme.plans(torch.arange(9), torch.arange(9), 9, 9, Options()).values()))
     turned_q, turned_k = plan.turn(q, k)
     angles = (torch.arange(9)[:, None] - torch.arange(9))[..., None] * torch.tensor(oracles.theta())
     for h in range(4):
