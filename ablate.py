@@ -49,7 +49,7 @@ from configurable import (
     AblateSettings,
     TrainSettings,
     UserError,
-    configure,
+    read_arguments,
     read_config_file,
     read_word,
     run_program,
@@ -137,14 +137,15 @@ def is_recipe(word: str) -> bool:
     return is_file and bool(re.search(rb"^pos\s*=", Path(word).read_bytes(), re.M))
 
 
-def make_cells(schemes: list[str], settings: AblateSettings) -> list[Cell]:
-    """All cells, those of the first seed first.
+def make_cells(schemes: list[str], typed: dict) -> list[Cell]:
+    """All cells, those of the first seed first, of the settings that the user typed.
 
     UserError if a scheme is named twice, or has a setting of its own that must be the same in all
     cells.
     """
     if not schemes:
         raise UserError("name the position schemes, as in: python ablate.py nope rope alibi")
+    settings = AblateSettings(**typed)
     shared = TrainSettings(**{f.name: getattr(settings, f.name) for f in fields(TrainSettings)})
     # the same for all schemes
     fixed = ["dataset", "seed", "init_from", "length_factor", "out_dir", "pos_file", "dtype"]
@@ -157,7 +158,7 @@ def make_cells(schemes: list[str], settings: AblateSettings) -> list[Cell]:
         chosen = {"pos": scheme}
         if scheme.endswith(".py"):
             chosen |= read_config_file(TrainSettings, Path(scheme))
-            for name in settings.set_by_user & chosen.keys():
+            for name in typed.keys() & chosen.keys():
                 if chosen[name] != getattr(shared, name):
                     print(f"note: {scheme} keeps its own {name}={chosen[name]}")
         for word in words:
@@ -421,11 +422,12 @@ def main() -> int:
     """Train what is not yet trained, and compare."""
     recipes = [word for word in sys.argv[1:] if is_recipe(word)]
     others = [word for word in sys.argv[1:] if word not in recipes]
-    settings, named = configure(AblateSettings, others)
+    typed, named = read_arguments(AblateSettings, others)
+    settings = AblateSettings(**typed)
     device.set_up_cpu()
     # recipes and other schemes in the order in which they were typed
     schemes = [*settings.schemes, *sorted([*named, *recipes], key=sys.argv.index)]
-    cells = make_cells(schemes, settings)
+    cells = make_cells(schemes, typed)
     examine_cells(cells)
 
     compared = " ".join([*schemes, *to_argv(settings, "result", "test")])

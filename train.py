@@ -29,8 +29,8 @@ from configurable import (
     GPTConfig,
     TrainSettings,
     UserError,
-    configure,
     mixed_seed,
+    read_arguments,
     run_program,
 )
 from data import Corpus, rows
@@ -57,15 +57,17 @@ def open_source(s: TrainSettings) -> Run | None:
     return checkpoint.open_model(os.path.normpath(s.init_from), s)
 
 
-def final_settings(typed: TrainSettings, source: Run | None) -> TrainSettings:
-    """The settings that a run uses: expressions in canonical form, and its out_dir.
+def final_settings(typed: dict, source: Run | None) -> TrainSettings:
+    """The settings that a run uses, given those that the user typed: expressions in canonical form,
+    and its out_dir.
 
     A fine-tune takes the shape of the model that it starts from, and its corpus, length and
-    extension unless they are set.
+    extension unless they are typed.
     """
-    init_from = os.path.normpath(typed.init_from) if source else "auto"  # out/RUN for out/RUN/
-    s = replace(typed, pos=parse(typed.pos).text, init_from=init_from)
-    if {"block_size", "length_factor"} <= typed.set_by_user:
+    s = TrainSettings(**typed)
+    init_from = os.path.normpath(s.init_from) if source else "auto"  # out/RUN for out/RUN/
+    s = replace(s, pos=parse(s.pos).text, init_from=init_from)
+    if {"block_size", "length_factor"} <= typed.keys():
         raise UserError("block_size and length_factor both set the training length: set only one")
     if source:
         # the shape of the model cannot change
@@ -73,11 +75,11 @@ def final_settings(typed: TrainSettings, source: Run | None) -> TrainSettings:
         # what is not part of the shape
         for name in ("vocab_size", "dropout", "block_size", "first_length", "extend"):
             del inherited[name]
-        for name in typed.set_by_user & inherited.keys():
+        for name in typed.keys() & inherited.keys():
             if getattr(s, name) != inherited[name]:
                 raise UserError(f"init_from={init_from} has {name}={inherited[name]}: leave it out")
-        # these are inherited unless they are set
-        for name in {"dataset", "block_size", "extend"} - typed.set_by_user:
+        # these are inherited unless they are typed
+        for name in {"dataset", "block_size", "extend"} - typed.keys():
             inherited[name] = getattr(source.settings, name)
         s = replace(s, **inherited)
     if s.length_factor:
@@ -449,14 +451,14 @@ def test(run: Run, processes: Processes) -> dict:
 
 def main() -> None:
     """Train, test, and print the table."""
-    typed, others = configure(TrainSettings, sys.argv[1:])
+    typed, others = read_arguments(TrainSettings, sys.argv[1:])
     if others:
         raise UserError(
             f"{others[0]!r:.60} is neither a config file, such as config/alibi.py, nor "
             "--name=value; quote what has spaces, as in '--pos=rope + alibi'"
         )
     device.set_up_cpu()
-    source = open_source(typed)
+    source = open_source(TrainSettings(**typed))
     s = final_settings(typed, source)
     folder = RunFolder.open(s)
     dtype = folder.dtype(s.dtype)
