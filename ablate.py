@@ -440,7 +440,7 @@ def main() -> int:
     dtype = settings.dtype
     for cell in cells:
         if cell.can_resume():
-            dtype = cell.open().dtype(dtype)
+            dtype = cell.open().kept_dtype(dtype)
     tokens = settings.batch_size * settings.block_size
     compute = device.pick(settings.device, dtype, tokens, settings.n_embd)
     print(f"on {compute.reason}")

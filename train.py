@@ -133,8 +133,7 @@ def start_run(
     # the model: as it was saved, with the weights of another run, or with new ones
     set_determinism(compute.kind, s.deterministic)
     torch.manual_seed(s.seed)
-    # of the files that the extension names, runs have copies
-    files_folder = None if folder.is_new else folder.path
+    files_folder = None if folder.is_new else folder.path  # has copies of files that options name
     train_lengths = [s.block_size]  # all lengths that the weights see in training
     weights = None
     if state:
@@ -162,17 +161,17 @@ def start_run(
     print(f"on {compute.reason}")
 
     if folder.is_new:
-        config = checkpoint.new_config(s, model, compute, corpus, train_lengths, processes.size)
-    else:
-        config = folder.config
-    run = Run(folder.path, s, model.to(compute.device), compute, config)
+        folder.config = checkpoint.new_config(
+            s, model, compute, corpus, train_lengths, processes.size
+        )
+    run = Run(folder.path, s, model.to(compute.device), compute, folder.config)
     if state:
         run.step = state["step"]
         run.digest = state["digest"]
         run.saved = state
         print(f"resuming at step {run.step}")
     if processes.is_master:
-        folder.write(config, model.pos)
+        folder.write(model.pos)
     return run
 
 
@@ -461,7 +460,7 @@ def main() -> None:
     source = open_source(TrainSettings(**typed))
     s = final_settings(typed, source)
     folder = RunFolder.open(s)
-    dtype = folder.dtype(s.dtype)
+    dtype = folder.kept_dtype(s.dtype)
     compute = device.pick(s.device, dtype, s.batch_size * s.block_size, s.n_embd)
     with init_processes(s.backend, compute) as processes, errors_named(s.pos_file):
         result = folder.finished_result()
