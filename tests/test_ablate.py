@@ -322,6 +322,9 @@ def test_a_comparison_is_made_once_and_goes_on(monkeypatch, capsys):
     path.write_text(path.read_text().replace('"n_embd": 16', '"n_embd": 32'))
     with pytest.raises(UserError, match="n_embd.*trains anew: nope, seed 1$"):
         compare(monkeypatch, *words)
+    path.write_text(path.read_text().replace('"version": "', '"version": "1'))
+    with pytest.raises(UserError, match="was made by version 10"):
+        compare(monkeypatch, *words)
     path.write_text("{")  # a damaged one is replaced too
     cell = plan(*words, "--overwrite=True")[0]
     assert not cell.is_finished() and not cell.can_resume()
