@@ -103,11 +103,11 @@ class Cell:
             return []
         try:
             folder.check()
+            changes = [*folder.differences]
             if s.overwrite:  # else train.py says whether it is damaged
                 load_checkpoint(self.folder)
         except UserError as error:
             return [str(error)]
-        changes = [*folder.differences]
         # train.py goes on if max_iters is raised, but with a schedule that no other cell has
         planned = folder.config.get("max_iters_before", folder.config["settings"]["max_iters"])
         follows_max_iters = s.decay_lr and None in (s.lr_decay_iters, s.warmup_iters)
@@ -216,8 +216,8 @@ def examine_cells(cells: list[Cell]) -> None:
         corpus = training_corpus(s)
         evaluate.check_lengths(corpus, s.eval_windows, [s.block_size, *s.eval_lengths])
         if s.examine:
-            config = s.gpt(corpus.vocab_size)
-            for warning in examine(config, s.pos_file, cell.folder):
+            gpt = s.gpt(corpus.vocab_size)
+            for warning in examine(gpt, s.pos_file, cell.folder):
                 print(f"warning: {cell.label}: {warning}")
 
 

@@ -314,7 +314,6 @@ def new_config(
         "settings": asdict(s),
         "device": compute.name,
         "dtype": compute.dtype_name,
-        "dtype_asked": s.dtype,
         "processes": processes,
         "files_sha256": scheme_digests(model.pos),
         "corpus_sha256": corpus_digests(corpus),
