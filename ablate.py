@@ -45,7 +45,7 @@ from configurable import (
     AblateSettings,
     TrainSettings,
     UserError,
-    configure,
+    read_arguments,
     read_config_file,
     read_word,
     run_program,
@@ -99,11 +99,11 @@ class Cell:
             return []
         try:
             folder.check()
+            changes = [*folder.differences]
             if s.overwrite:  # else train.py says whether it is damaged
                 load_checkpoint(self.folder)
         except UserError as error:
             return [str(error)]
-        changes = [*folder.differences]
         # train.py goes on if max_iters is raised, but with a schedule that no other cell has
         planned = folder.config.get("max_iters_before", folder.config["settings"]["max_iters"])
         follows_max_iters = s.decay_lr and None in (s.lr_decay_iters, s.warmup_iters)
@@ -133,14 +133,15 @@ def is_recipe(word: str) -> bool:
     return is_file and bool(re.search(rb"^pos\s*=", Path(word).read_bytes(), re.M))
 
 
-def make_cells(schemes: list[str], settings: AblateSettings) -> list[Cell]:
-    """All cells, those of the first seed first.
+def make_cells(schemes: list[str], typed: dict) -> list[Cell]:
+    """All cells, those of the first seed first, of the settings that the user typed.
 
     UserError if a scheme is named twice, or has a setting of its own that must be the same in all
     cells.
     """
     if not schemes:
         raise UserError("name the position schemes, as in: python ablate.py nope rope alibi")
+    settings = AblateSettings(**typed)
     shared = {f.name: getattr(settings, f.name) for f in fields(TrainSettings)}
     shared = TrainSettings(**shared | {"out_dir": ""})  # that of the comparison
     # the same for all schemes
@@ -154,7 +155,7 @@ def make_cells(schemes: list[str], settings: AblateSettings) -> list[Cell]:
         chosen = {"pos": scheme}
         if scheme.endswith(".py"):
             chosen |= read_config_file(TrainSettings, Path(scheme))
-            for name in settings.set_by_user & chosen.keys():
+            for name in typed.keys() & chosen.keys():
                 if chosen[name] != getattr(shared, name):
                     print(f"note: {scheme} keeps its own {name}={chosen[name]}")
         for word in words:
@@ -212,8 +213,8 @@ def examine_cells(cells: list[Cell]) -> None:
         corpus = training_corpus(s)
         evaluate.check_lengths(corpus, s.eval_windows, [s.block_size, *s.eval_lengths])
         if s.examine:
-            config = s.gpt(corpus.vocab_size)
-            for warning in examine(config, s.pos_file, cell.folder):
+            gpt = s.gpt(corpus.vocab_size)
+            for warning in examine(gpt, s.pos_file, cell.folder):
                 print(f"warning: {cell.label}: {warning}")
 
 
@@ -418,11 +419,12 @@ def main() -> int:
     """Train what is not yet trained, and compare."""
     recipes = [word for word in sys.argv[1:] if is_recipe(word)]
     others = [word for word in sys.argv[1:] if word not in recipes]
-    settings, named = configure(AblateSettings, others, __doc__)
+    typed, named = read_arguments(AblateSettings, others, __doc__)
+    settings = AblateSettings(**typed)
     device.set_up_cpu()
     # recipes and other schemes in the order in which they were typed
     schemes = [*settings.schemes, *sorted([*named, *recipes], key=sys.argv.index)]
-    cells = make_cells(schemes, settings)
+    cells = make_cells(schemes, typed)
     examine_cells(cells)
 
     compared = " ".join([*schemes, *to_argv(settings, *RESULT, "test")])
@@ -435,7 +437,7 @@ def main() -> int:
     dtype = settings.dtype
     for cell in cells:
         if cell.can_resume():
-            dtype = cell.open().dtype(dtype)
+            dtype = cell.open().kept_dtype(dtype)
     tokens = settings.batch_size * settings.block_size
     compute = device.pick(settings.device, dtype, tokens, settings.n_embd)
     print(f"on {compute.reason}")

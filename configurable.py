@@ -71,13 +71,8 @@ def setting(default: Any, help: str, kind: str) -> Any:
 
 @dataclass(frozen=True)
 class Settings:
-    """The base class of all settings. Every value is checked: UserError for a bad one.
+    """The base class of all settings. Every value is checked: UserError for a bad one."""
 
-    `set_by_user` holds the names that the user has set (see `configure`). It is not a field, so
-    copies made by `dataclasses.replace` lose it.
-    """
-
-    set_by_user = frozenset()
     # settings that a program does not take, each with what the user should do instead
     refused = {}
 
@@ -484,13 +479,19 @@ def help_text(cls: type[Settings]) -> str:
 
 
 def configure(cls: type[Settings], argv: list[str], usage: str = "") -> tuple[Any, list[str]]:
-    """The settings and the other arguments of a command line (argv without the program's name).
+    """The settings and the other arguments of a command line; see `read_arguments`."""
+    typed, others = read_arguments(cls, argv, usage)
+    return cls(**typed), others
+
+
+def read_arguments(cls: type[Settings], argv: list[str], usage: str = "") -> tuple[dict, list[str]]:
+    """The settings that a command line names, {name: checked value}, and its other arguments
+    (argv without the program's name).
 
     --help or -h prints `usage` and all settings, and exits.
 
     Arguments that end in .py are config files: a later one wins, and --name=value wins over all.
-    The names that were set become the settings' `set_by_user`. --debug is for `run_program`.
-    UserError for a mistake; one in a file is named with its line.
+    --debug is for `run_program`. UserError for a mistake; one in a file is named with its line.
     """
     if "--help" in argv or "-h" in argv:
         print(usage, help_text(cls), sep="\n")
@@ -507,14 +508,12 @@ def configure(cls: type[Settings], argv: list[str], usage: str = "") -> tuple[An
             from_files |= read_config_file(cls, Path(word))
         else:
             others.append(word)
-    chosen = from_files | typed
-    settings = cls(**chosen)
-    object.__setattr__(settings, "set_by_user", frozenset(chosen))
+    chosen = {name: checked(cls, name, value) for name, value in (from_files | typed).items()}
     for names, other, value in WITHOUT_EFFECT:
-        if getattr(settings, other, None) == value:
-            for name in settings.set_by_user.intersection(names.split()):
+        if chosen.get(other, getattr(cls, other, None)) == value:
+            for name in chosen.keys() & names.split():
                 print(f"note: {name} has no effect with {other}={value}", file=sys.stderr)
-    return settings, others
+    return chosen, others
 
 
 def read_word(cls: type[Settings], word: str) -> dict:

@@ -24,8 +24,8 @@ from configurable import (
     GPTConfig,
     TrainSettings,
     UserError,
-    configure,
     mixed_seed,
+    read_arguments,
     run_program,
 )
 from data import Corpus, rows
@@ -52,25 +52,27 @@ def open_source(s: TrainSettings) -> Run | None:
     return checkpoint.open_model(os.path.normpath(s.init_from), s)
 
 
-def final_settings(typed: TrainSettings, source: Run | None) -> TrainSettings:
-    """The settings that a run uses: expressions in canonical form, and its out_dir.
+def final_settings(typed: dict, source: Run | None) -> TrainSettings:
+    """The settings that a run uses, given those that the user typed: expressions in canonical form,
+    and its out_dir.
 
     A fine-tune takes the shape of the model that it starts from, and its corpus, length and
-    extension unless they are set.
+    extension unless they are typed.
     """
-    init_from = os.path.normpath(typed.init_from) if source else "auto"  # out/RUN for out/RUN/
-    s = replace(typed, pos=parse(typed.pos).text, init_from=init_from)
+    s = TrainSettings(**typed)
+    init_from = os.path.normpath(s.init_from) if source else "auto"  # out/RUN for out/RUN/
+    s = replace(s, pos=parse(s.pos).text, init_from=init_from)
     if source:
         # the shape of the model cannot change
         inherited = asdict(source.model.config)
         # what is not part of the shape
         for name in ("vocab_size", "dropout", "block_size", "first_length", "extend"):
             del inherited[name]
-        for name in typed.set_by_user & inherited.keys():
+        for name in typed.keys() & inherited.keys():
             if getattr(s, name) != inherited[name]:
                 raise UserError(f"init_from={init_from} has {name}={inherited[name]}: leave it out")
-        # these are inherited unless they are set
-        for name in {"dataset", "block_size", "extend"} - typed.set_by_user:
+        # these are inherited unless they are typed
+        for name in {"dataset", "block_size", "extend"} - typed.keys():
             inherited[name] = getattr(source.settings, name)
         s = replace(s, **inherited)
     s = replace(s, extend=canonical_extend(s.extend))
@@ -122,8 +124,7 @@ def start_run(
     # the model: as it was saved, with the weights of another run, or with new ones
     set_determinism(compute.kind, s.deterministic)
     torch.manual_seed(s.seed)
-    # of the files that the extension names, runs have copies
-    files_folder = None if folder.is_new else folder.path
+    files_folder = None if folder.is_new else folder.path  # has copies of files that options name
     train_lengths = [s.block_size]  # all lengths that the weights see in training
     weights = None
     if state:
@@ -151,17 +152,17 @@ def start_run(
     print(f"on {compute.reason}")
 
     if folder.is_new:
-        config = checkpoint.new_config(s, model, compute, corpus, train_lengths, processes.size)
-    else:
-        config = folder.config
-    run = Run(folder.path, s, compute.place(model), compute, config)
+        folder.config = checkpoint.new_config(
+            s, model, compute, corpus, train_lengths, processes.size
+        )
+    run = Run(folder.path, s, compute.place(model), compute, folder.config)
     if state:
         run.step = state["step"]
         run.digest = state["digest"]
         run.saved = state
         print(f"resuming at step {run.step}")
     if processes.is_master:
-        folder.write(config, model.pos)
+        folder.write(model.pos)
     return run
 
 
@@ -441,17 +442,17 @@ def test(run: Run, processes: Processes) -> dict:
 
 def main() -> None:
     """Train, test, and print the table."""
-    typed, others = configure(TrainSettings, sys.argv[1:], __doc__)
+    typed, others = read_arguments(TrainSettings, sys.argv[1:], __doc__)
     if others:
         raise UserError(
             f"{others[0]!r:.60} is neither a config file, such as config/alibi.py, nor "
             "--name=value; quote what has spaces, as in '--pos=rope + alibi'"
         )
     device.set_up_cpu()
-    source = open_source(typed)
+    source = open_source(TrainSettings(**typed))
     s = final_settings(typed, source)
     folder = RunFolder.open(s)
-    dtype = folder.dtype(s.dtype)
+    dtype = folder.kept_dtype(s.dtype)
     compute = device.pick(s.device, dtype, s.batch_size * s.block_size, s.n_embd)
     with init_processes(s.backend, compute) as processes, errors_named(s.pos_file):
         result = folder.finished_result()

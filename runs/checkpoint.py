@@ -160,10 +160,10 @@ def named_folders(typed: list[str]) -> list[str]:
 
     Files are left out, because a shell expands out/* to them too.
     """
-    folders = [str(Path(word)) for word in typed if not Path(word).is_file()]
+    folders = dict.fromkeys(str(Path(word)) for word in typed if not Path(word).is_file())
     if not folders:
         raise UserError("no run folder is named: add one, such as out/alibi-stdlib-L128-s1337")
-    return list(dict.fromkeys(folders))
+    return list(folders)
 
 
 # ---- config.json
@@ -179,16 +179,9 @@ def provenance() -> dict:
         git = "git describe --always --abbrev=40 --dirty --exclude=*".split()
         commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True).stdout.strip()
     sources = hashlib.sha256()
-    for path in sorted(
-        [
-            *ROOT.glob("*.py"),
-            *ROOT.glob("common/*.py"),
-            *ROOT.glob("runs/*.py"),
-            *ROOT.glob("runs/*.toml"),
-            *ROOT.glob("data/*.py"),
-        ]
-    ):
-        sources.update(path.read_bytes())
+    for pattern in ("*.py", "common/*.py", "runs/*.py", "runs/*.toml", "data/*.py"):
+        for path in sorted(ROOT.glob(pattern)):
+            sources.update(path.read_bytes())
     return {
         "command": sys.argv,
         "git_commit": commit,
@@ -237,9 +230,6 @@ def read_config(folder: str | Path) -> dict:
     try:
         config = read_json(path)
         config["settings"] = asdict(SavedSettings(**config["settings"]))
-        missing = {"dtype", "train_lengths", "files_sha256", "corpus_sha256"} - config.keys()
-        if missing:
-            raise KeyError(min(missing))
     except TypeError:  # a setting that no longer exists
         raise made_by_another_version(folder, config) from None
     except (KeyError, UserError) as error:
@@ -287,7 +277,6 @@ def new_config(
         "settings": asdict(s),
         "device": compute.name,
         "dtype": compute.dtype_name,
-        "dtype_asked": s.dtype,
         "processes": processes,
         "files_sha256": scheme_digests(model.pos),
         "corpus_sha256": corpus_digests(corpus),
@@ -319,8 +308,8 @@ class RunFolder:
         """Whether training starts from nothing here: no run is here, or it is to be overwritten."""
         if self.settings and self.settings.overwrite:
             return True
-        files = [self.path / "config.json", self.path / "extrapolation.json"]
-        return not (any(file.exists() for file in files) or checkpoint_paths(self.path))
+        files = [*self.path.glob("config.json"), *self.path.glob("extrapolation.json")]
+        return not (files or checkpoint_paths(self.path))
 
     @cached_property
     def config(self) -> dict:
@@ -341,7 +330,7 @@ class RunFolder:
         paths = checkpoint_paths(self.path)
         return step_of(paths[0]) if paths else 0
 
-    def dtype(self, asked: str) -> str:
+    def kept_dtype(self, asked: str) -> str:
         """The dtype to compute with: a run keeps its own, unless another one is asked for."""
         if asked == "auto" and not self.is_new:
             return self.config["dtype"]
@@ -377,7 +366,7 @@ class RunFolder:
         s = self.settings
         config = self.config
         changes = self.changed_files(s.pos_file)
-        asked = setting_values(s, *RESULT) | {"dtype": self.dtype(s.dtype)}
+        asked = setting_values(s, *RESULT) | {"dtype": self.kept_dtype(s.dtype)}
         trained = config["settings"] | {"dtype": config["dtype"]}
         if not s.drop_pos:
             del asked["max_iters"]
@@ -401,7 +390,7 @@ class RunFolder:
         if self.differences or self.config["settings"]["max_iters"] != s.max_iters:
             return None
         result = load_result(self.path)
-        return result if is_tested(result, s) else None
+        return result if has_every_test(result, data.load(s.dataset), s) else None
 
     def resume(self) -> dict | None:
         """The checkpoint to go on from; None where training starts from the first step.
@@ -427,27 +416,27 @@ class RunFolder:
             self.config["max_iters_before"] = planned
         return state
 
-    def write(self, config: dict, scheme: Scheme) -> None:
-        """Lock the folder and write config.json.
+    def write(self, scheme: Scheme) -> None:
+        """Lock the folder and write its config.json.
 
         The folder of a new run is emptied, and gets copies of the scheme's files that are not part
         of this program.
         """
         lock_folder(self.path)
         if self.is_new:
-            made = ("ckpt-*.pt", "metrics.jsonl", "extrapolation.*", "extend.*", "diagnose.*")
-            for pattern in made:
-                for path in self.path.glob(pattern):  # of a run that is overwritten
+            results = ("ckpt-*.pt", "metrics.jsonl", "extrapolation.*", "extend.*", "diagnose.*")
+            for pattern in results:  # of a run that is overwritten
+                for path in self.path.glob(pattern):
                     path.unlink()
             for name, path in scheme_files(scheme).items():
                 copy = self.path / name
                 if not is_builtin(name) and path.resolve() != copy.resolve():
                     copy.parent.mkdir(exist_ok=True, parents=True)
                     shutil.copyfile(path, copy)
-        write_json(self.path / "config.json", config)
+        write_json(self.path / "config.json", self.config)
 
 
-def is_tested(result: dict, s: TrainSettings) -> bool:
+def has_every_test(result: dict, corpus: data.Corpus, s: TrainSettings) -> bool:
     """Whether a result has every protocol at every length that the settings ask for."""
     # whether the newest row of each protocol and length, which tables show, is of these windows
     tested = {}
@@ -455,7 +444,6 @@ def is_tested(result: dict, s: TrainSettings) -> bool:
         if (row["step"], row["dataset"], row["extend"]) == (s.max_iters, s.dataset, s.extend):
             is_asked = row["windows"] == s.eval_windows or row["protocol"] == "nonoverlapping"
             tested[row["protocol"], row["length"]] = is_asked
-    corpus = data.load(s.dataset)
     if "rows" in corpus.meta:
         sizes = {size for size, _, _ in rows.tested_sizes(corpus, s.eval_lengths)}
         return sizes <= {length for _, length in tested}
@@ -525,7 +513,6 @@ class Run:
             "scaler": scaler.state_dict(),
             "step": self.step,
             "gpt": asdict(self.model.config),
-            "train_lengths": self.config["train_lengths"],
         }
         self.digest = save_checkpoint(self.folder, state)
 
@@ -559,7 +546,7 @@ def load_run(
     state = load_checkpoint(folder)
     if state is None:
         raise UserError(f"{folder} holds no checkpoint yet: train it first")
-    compute = pick(device, opened.dtype(dtype))
+    compute = pick(device, opened.kept_dtype(dtype))
     model = GPT(GPTConfig(**state["gpt"]), pos_file, folder)
     model.load_state_dict(state["model"])
     model = compute.place(model).eval()
@@ -626,12 +613,12 @@ def training_corpus(settings: TrainSettings) -> data.Corpus:
     corpus = data.load(settings.dataset)
     length = settings.block_size
     rows.check_length(corpus, length)
-    data.sequences(corpus.train, length, settings.seed, 0, 1)  # refuses one that is too short
-    if len(corpus.val) <= length:
-        raise UserError(
-            f"the validation split of {settings.dataset} has only {len(corpus.val)} tokens; "
-            f"lower block_size = {length} or add text"
-        )
+    for name, tokens in (("training", corpus.train), ("validation", corpus.val)):
+        if len(tokens) <= length:
+            raise UserError(
+                f"the {name} split of {corpus.name} has only {len(tokens)} tokens; "
+                f"lower block_size = {length} or add text"
+            )
     corpus.tokenizer.decode([])  # fails now, rather than in the test, if there is no tokenizer
     corpus.verify()
     return corpus

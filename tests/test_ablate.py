@@ -16,7 +16,15 @@ import pytest
 from conftest import corpus_of_programs, written
 
 import ablate
-from configurable import AblateSettings, TrainSettings, UserError, configure, read_json, to_argv
+from configurable import (
+    AblateSettings,
+    TrainSettings,
+    UserError,
+    configure,
+    read_arguments,
+    read_json,
+    to_argv,
+)
 from runs import results
 from runs.log import log_comparison
 from train import final_settings
@@ -43,8 +51,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def plan(*words: str) -> list[ablate.Cell]:
-    settings, schemes = configure(AblateSettings, [*TINY, *words])
-    return ablate.make_cells(schemes, settings)
+    typed, schemes = read_arguments(AblateSettings, [*TINY, *words])
+    return ablate.make_cells(schemes, typed)
 
 
 def compare(monkeypatch, *words: str) -> int:
@@ -63,7 +71,7 @@ def test_the_cells_are_schemes_by_seeds_those_of_the_first_seed_first():
     assert [cell.settings.qk_norm for cell in cells] == [False, False, True] * 2
     assert len({cell.folder for cell in cells}) == 6
     (cell,) = plan("rope", "--seeds=5", "--extend=pi(factor = 2)")
-    trained = final_settings(configure(TrainSettings, to_argv(cell.settings))[0], None)
+    trained = final_settings(read_arguments(TrainSettings, to_argv(cell.settings))[0], None)
     assert Path(trained.out_dir) == cell.folder  # where train.py puts it
 
 
@@ -82,9 +90,9 @@ def test_a_file_that_sets_pos_is_a_scheme_with_settings_of_its_own(monkeypatch, 
             "--seeds=1",
             "--max_iters=40",
         )
-    names, settings = planned[0]
+    names, typed = planned[0]
     assert names == ["nope", *schemes]
-    nope, gemma, alibi = make_cells(names, settings)
+    nope, gemma, alibi = make_cells(names, typed)
     assert [cell.label for cell in (nope, gemma, alibi)] == ["nope", "gemma3", "alibi"]
     # its own settings are above the shared ones, and no other scheme has them
     assert (gemma.settings.n_layer, gemma.settings.norm, gemma.settings.qk_norm) == (
@@ -97,7 +105,7 @@ def test_a_file_that_sets_pos_is_a_scheme_with_settings_of_its_own(monkeypatch, 
     assert gemma.settings.warmup_iters == alibi.settings.warmup_iters == 20
     assert "gemma3.py keeps its own n_layer=6" in capsys.readouterr().out
     with pytest.raises(UserError, match="twice"):
-        make_cells(["alibi", schemes[1]], settings)
+        make_cells(["alibi", schemes[1]], typed)
 
 
 @pytest.mark.parametrize(
@@ -313,6 +321,9 @@ def test_a_comparison_is_made_once_and_goes_on(monkeypatch, capsys):
     path = configs["nope"]
     path.write_text(path.read_text().replace('"n_embd": 16', '"n_embd": 32'))
     with pytest.raises(UserError, match="n_embd.*trains anew: nope, seed 1$"):
+        compare(monkeypatch, *words)
+    path.write_text(path.read_text().replace('"version": "', '"version": "1'))
+    with pytest.raises(UserError, match="was made by version 10"):
         compare(monkeypatch, *words)
     path.write_text("{")  # a damaged one is replaced too
     cell = plan(*words, "--overwrite=True")[0]

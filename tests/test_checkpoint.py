@@ -1,22 +1,25 @@
 """Run folders and checkpoints: names, damage, full disks, locks, and no code in a file is run."""
 
+import json
 import os
 import pickle
 import shutil
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import call, workplace
+from conftest import REPOSITORY, call, workplace
 from test_train import identical, metrics, run, saved, stop_at
 
 import configurable
 import sample
 import train
 from configurable import TrainSettings, UserError
+from runs import checkpoint
 from runs.checkpoint import (
     checkpoint_paths,
     load_run,
@@ -26,6 +29,7 @@ from runs.checkpoint import (
     run_folder,
 )
 from runs.log import logged
+from runs.results import load_rows
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -180,6 +184,61 @@ def test_a_config_that_is_damaged_is_a_sentence(content: str, folder: Path):
     (folder / "config.json").unlink()
     with pytest.raises(UserError, match="missing"):
         run("--out_dir=run")
+
+
+@pytest.mark.parametrize("gone", ["version", "a setting"])
+def test_a_run_of_an_earlier_version_is_refused_by_its_name_and_its_rows_stay_readable(
+    gone: str, trained: Path, tmp_path: Path
+):
+    """Those before 0.3.0 name no version, and may have settings that no longer exist."""
+    shutil.copytree(trained / "straight", tmp_path / "run")
+    path = tmp_path / "run/config.json"
+    config = configurable.read_json(path)
+    with open(REPOSITORY / "pyproject.toml", "rb") as file:
+        assert config["version"] == tomllib.load(file)["project"]["version"]
+    config["git_commit"] = "0a668b9"
+    made_by = "0.2.0 or earlier"
+    if gone == "version":
+        del config["version"]
+    else:
+        made_by = config["version"] = "0.4.1"
+        config["settings"]["n_moons"] = 2
+    path.write_text(json.dumps(config), encoding="utf-8")
+    refused = f"run was made by version {made_by} .*commit 0a668b9.* --overwrite=True, or check out"
+    files = {path: path.read_bytes() for path in Path("run").iterdir()}
+    for attempt in (
+        lambda: load_run("run"),
+        lambda: run("--out_dir=run"),
+        lambda: run("--out_dir=run", "--dtype=auto", "--max_iters=9"),
+        lambda: run("--out_dir=tuned", "--init_from=run"),
+        lambda: call(sample, "run", "--device=cpu"),
+    ):
+        with pytest.raises(UserError, match=refused):
+            attempt()
+    assert {path: path.read_bytes() for path in Path("run").iterdir()} == files
+    assert set(load_rows("run").nats.dropna()) == set(load_rows(trained / "straight").nats.dropna())
+    assert run("--out_dir=run", "--overwrite=True") == 0 and load_run("run").step == 8
+
+
+def test_a_folder_is_read_once_and_a_model_to_start_from_is_loaded_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    opened = []
+    for name in ("read_config", "load_checkpoint", "load_result"):
+
+        def counted(path: Path, name: str = name, read: object = getattr(checkpoint, name)):
+            opened.append((name, str(path)))
+            return read(path)
+
+        monkeypatch.setattr(checkpoint, name, counted)
+    assert run("--out_dir=run") == 0
+    assert opened == [("read_config", "run"), ("load_checkpoint", "run")]
+    opened.clear()
+    assert run("--out_dir=run") == 0  # prints its table
+    assert opened == [("read_config", "run"), ("load_result", "run")]
+    opened.clear()
+    assert run("--init_from=run", "--out_dir=tuned") == 0
+    assert opened == [("read_config", "run"), ("load_checkpoint", "run")]
 
 
 def test_a_folder_that_is_no_run_is_a_sentence(tmp_path: Path, monkeypatch):

@@ -21,6 +21,7 @@ from configurable import (
     UserError,
     checked,
     configure,
+    read_arguments,
     read_json,
     replace_file,
     run_program,
@@ -69,7 +70,9 @@ def test_later_files_win_over_earlier_ones_and_the_command_line_over_all(config)
     s, others = configure(TrainSettings, ["x", "--n_embd=4", a, "--n_embd=6", b, "--debug"])
     assert (s.n_layer, s.n_head, s.n_embd, s.pos, s.eval_lengths) == (1, 2, 6, "alibi", (64, 1000))
     assert others == ["x"]
-    assert s.set_by_user == {"n_layer", "n_head", "n_embd", "pos", "eval_lengths"}
+    typed, others = read_arguments(TrainSettings, [a, b, "x"])
+    names = ["n_layer", "n_head", "n_embd", "pos", "eval_lengths"]
+    assert typed == {name: getattr(s, name) for name in names} | {"n_embd": 8} and others == ["x"]
 
 
 @pytest.mark.parametrize(

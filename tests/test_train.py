@@ -17,7 +17,15 @@ import data
 import data.recall.prepare as recall
 import evaluate
 import train
-from configurable import GPTConfig, TrainSettings, UserError, configure, read_json, sha256
+from configurable import (
+    GPTConfig,
+    TrainSettings,
+    UserError,
+    configure,
+    read_arguments,
+    read_json,
+    sha256,
+)
 from data import rows
 from model import GPT
 from runs import checkpoint, device
@@ -60,7 +68,8 @@ def settings(*words: str) -> TrainSettings:
 
 def opened(*words: str) -> RunFolder:
     """The run folder of these settings, as it is now."""
-    return RunFolder.open(train.final_settings(settings(*words), None))
+    typed, _ = read_arguments(TrainSettings, [*SIZE, *words])
+    return RunFolder.open(train.final_settings(typed, None))
 
 
 def metrics(folder: str) -> list[dict]:
