@@ -426,7 +426,8 @@ def train(run: Run, processes: Processes, log: Log) -> None:
 def test(run: Run, processes: Processes) -> dict:
     """Test the model as it is now; returns the new content of the run's extrapolation.json."""
     tester = evaluate.Tester(run.model, run.corpus, run.compute, processes)
-    result = evaluate.extrapolation(tester, describe_run(run), run.settings)
+    s = run.settings
+    result = evaluate.extrapolation(tester, describe_run(run), s.eval_lengths, s.eval_windows)
     if processes.is_master:
         result = update_result(run.folder, result)
     return result

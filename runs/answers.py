@@ -16,18 +16,18 @@ the longest texts that were tested, N = 32 L by default:
 
 import hashlib
 import time
+from collections.abc import Container
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 
 from data import Corpus
 from data.rows import LEAST, OF_ORDER, TEXT, rows_of, targets_of
-from runs.device import autocast
+from runs import protocols
+from runs.protocols import find_protocol
+from runs.tester import Tester
 
-ANSWERED = ("recall", "needles", "exact_match")  # protocols with answers
-BATCH_TOKENS = 16384  # inputs of one forward pass
 GROUPS = 64  # of rows, for the standard error of the loss
 NEAREST = 16  # tokens back, from where on the area counts
 LEARNED = 0.9  # accuracy above chance in texts of L, below which nothing is claimed
@@ -41,48 +41,17 @@ log2 distance."""
 # ---- measuring
 
 
-@torch.no_grad()
-def read(tester: Any, tokens: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Nats of the targets that are not -1, and 1 where one is the likeliest token; 0 elsewhere.
-
-    `tester` is an evaluate.Tester. `tokens` and what is returned are (rows, T + 1), `targets` those
-    of the inputs, (rows, T). Each of n processes takes every n-th batch, and each gets the whole
-    result.
-    """
-    compute = tester.compute
-    processes = tester.processes
-    nats = np.zeros(tokens.shape)
-    right = np.zeros(tokens.shape)
-    is_scored = targets >= 0
-    size = max(1, BATCH_TOKENS // targets.shape[1])  # rows of a batch
-    for first in range(size * processes.rank, len(tokens), size * processes.size):
-        batch = slice(first, first + size)
-        idx = tester.begin(tokens[batch, :-1])
-        asked = torch.from_numpy(targets[batch]).to(compute.device)
-        with autocast(compute):
-            losses, hits = tester.model.answers(idx, asked)
-        # a target is the token after its input
-        nats[batch, 1:][is_scored[batch]] = losses.cpu().double().numpy()
-        right[batch, 1:][is_scored[batch]] = hits.cpu().double().numpy()
-    for array in (nats, right):  # zero where another process has measured
-        processes.sum(torch.from_numpy(array))
-    return nats, right
-
-
-def measure(tester: Any, size: int) -> dict:
-    """The measured fields of a row of results: the validation rows of one size, answered.
-
-    `tester` is an evaluate.Tester.
-    """
+def measure(tester: Tester, size: int) -> dict:
+    """The measured fields of a row of results: the validation rows of one size, answered."""
     corpus = tester.corpus
     tokens, distances = rows_of(corpus, size)  # (rows, T + 1) each
     targets = targets_of(corpus, tokens, distances)  # (rows, T)
     started = time.perf_counter()
-    nats, right = read(tester, tokens, targets)
+    nats, right = tester.answers(tokens, targets)
     row = {"tokens_per_s": round(targets.size / (time.perf_counter() - started), 1)}
     row |= answer_loss(nats, distances)
     meta = corpus.meta["rows"]
-    if row["nats"] is None or meta["protocol"] == "image":
+    if row["nats"] is None or not find_protocol(meta["protocol"]).answers:
         return row
     counted = count_answers(right, distances, meta["chance"])
     return row | {
@@ -216,15 +185,20 @@ def lower_bound(right: int, count: int) -> float:
     return binomtest(right, count).proportion_ci(method="wilson").low
 
 
+def has_answers(rows: pd.DataFrame, counted: Container[str] = ("distance", "text")) -> pd.Series:
+    """Which rows are of protocols with answers that are counted so: see `Protocol.answers`."""
+    return rows.protocol.isin([p.name for p in protocols.PROTOCOLS if p.answers in counted])
+
+
 def answered(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with answers among those of one run, by ascending length or size."""
-    tested = rows[rows.protocol.isin(ANSWERED)].set_index("length").sort_index()
+    tested = rows[has_answers(rows)].set_index("length").sort_index()
     return tested.reindex(columns=["protocol", "trained", "nats", "by_distance", "exact", "texts"])
 
 
 def is_exact_match(tested: pd.DataFrame) -> bool:
-    """Whether these are rows of exact match, and not of recall or with needles."""
-    return "exact_match" in set(tested.protocol)
+    """Whether the answers of these rows are counted by text, and not by distance."""
+    return has_answers(tested, ["text"]).any()
 
 
 def shares_right(tested: pd.DataFrame) -> pd.Series:

@@ -10,7 +10,6 @@ import contextlib
 import difflib
 import hashlib
 import inspect
-import itertools
 import os
 import pickle
 import platform
@@ -29,7 +28,6 @@ from filelock import FileLock, Timeout
 
 import data
 from configurable import (
-    PROTOCOLS,
     GPTConfig,
     TrainSettings,
     UserError,
@@ -44,7 +42,7 @@ from data import rows
 from model import GPT
 from runs.device import Compute, pick
 from runs.huggingface import check_tokenizer, is_huggingface, load_model
-from runs.results import load_result, tested_lengths
+from runs.results import has_every_test, load_result
 from scheme import ZOO, Scheme
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -406,21 +404,7 @@ def finished_result(s: TrainSettings) -> dict | None:
     if differences(folder, config, s) or config["settings"]["max_iters"] != s.max_iters:
         return None
     result = load_result(folder)
-    # whether the newest row of each protocol and length, which tables show, is of these windows
-    tested = {}
-    for row in result["rows"]:
-        if (row["step"], row["dataset"], row["extend"]) == (s.max_iters, s.dataset, s.extend):
-            is_asked = row["windows"] == s.eval_windows or row["protocol"] == "nonoverlapping"
-            tested[row["protocol"], row["length"]] = is_asked
-    corpus = data.load(s.dataset)
-    if "rows" in corpus.meta:
-        sizes = {size for size, _, _ in rows.tested_sizes(corpus, s.eval_lengths)}
-        return result if sizes <= {length for _, length in tested} else None
-    protocols = ("recall",) if "questions" in corpus.meta else PROTOCOLS
-    for key in itertools.product(protocols, tested_lengths(s.block_size, s.eval_lengths)):
-        if not tested.get(key):
-            return None
-    return result
+    return result if has_every_test(result, data.load(s.dataset), s) else None
 
 
 # ---- checkpoints

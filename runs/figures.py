@@ -50,7 +50,9 @@ def plot_run(folder: str | Path, result: dict[str, Any]) -> None:
 
 
 def plot_rows(rows: pd.DataFrame, path: str | Path, size: Sequence[float] = ()) -> bool:
-    """Draw selected rows: the loss of fixed_targets by test length, or the share of right answers.
+    """Draw selected rows: the loss by test length, or the share of right answers.
+
+    Of several protocols that are compared over seeds, the first is drawn.
 
     Each label has a curve. With `size`, in inches, the figure is for a paper: 8-point text, no
     title, no explanation of bars and lines. Returns False, without a figure, if there is nothing to
@@ -144,7 +146,9 @@ def draw_losses(axes: Any, rows: pd.DataFrame) -> list[Any]:
         f"test length, {unit}s\nbars: {of_bars}\ndotted: loss with the text cut to L; X: diverged"
     )
     axes.set_ylabel(f"loss, nats per {unit}")
-    for label, means in over_seeds(rows).groupby("label", sort=False):
+    table = over_seeds(rows)
+    table = table[table.protocol.isin(table.protocol.head(1))]
+    for label, means in table.groupby("label", sort=False):
         means = means.set_index("length").sort_index()
         nats = means["mean"].replace(math.inf, math.nan)
         if nats.isna().all():

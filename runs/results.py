@@ -18,8 +18,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from configurable import UserError, read_json, replace_file, setting_values, write_json
-from runs import answers
+from configurable import (
+    TrainSettings,
+    UserError,
+    read_json,
+    replace_file,
+    setting_values,
+    write_json,
+)
+from data import Corpus
+from data.rows import tested_sizes
+from runs import answers, protocols
 
 # a new row replaces an old one of the same run only if all these fields are equal
 QUESTION = (
@@ -35,19 +44,6 @@ QUESTION = (
     "dtype",
     "attention",
 )
-# the columns of a run's table
-COLUMNS = (
-    "fixed_targets image stderr gain gain_stderr key_targets windowed nonoverlapping bits/byte"
-).split()
-# what is printed below a table that has these columns
-LEGEND = {
-    "gain": "gain: loss(L) - loss(N), below zero where longer texts do harm; ±: standard errors",
-    "windowed": "windowed: fixed_targets where each token sees no more than the last L",
-    "nonoverlapping": "nonoverlapping, bits/byte: what papers print; no evidence of extrapolation",
-    "bits/byte": "bits/byte: of its text alone; end tokens count in neither nats nor bytes",
-}
-# the protocols whose losses are compared over seeds
-OVER_SEEDS = ("fixed_targets", "image")
 # the columns of `over_seeds` that are tables of their own, after the mean, with their titles
 SPREAD = {
     "sd": "standard deviation over seeds",
@@ -125,6 +121,28 @@ def tested_lengths(train_length: int, lengths: Iterable[int] = ()) -> list[int]:
     """The lengths to test, in ascending order: L, and those given, else L/2, 2L, 4L ... 32L."""
     lengths = lengths or [train_length * 2**k // 2 for k in range(7)]
     return sorted({train_length, *lengths})
+
+
+def has_every_test(result: dict, corpus: Corpus, s: TrainSettings) -> bool:
+    """Whether a result has what the settings of its run ask for: a test after the last step, by
+    every protocol of its corpus at every length, on as many windows.
+    """
+    windows = {}  # of the newest row of each protocol and length, which tables show
+    for row in result["rows"]:
+        if (row["step"], row["dataset"], row["extend"]) == (s.max_iters, s.dataset, s.extend):
+            windows[row["protocol"], row["length"]] = row["windows"]
+    if "rows" in corpus.meta:
+        sizes = {size for size, _, _ in tested_sizes(corpus, s.eval_lengths)}
+        return sizes <= {length for _, length in windows}
+    asked = protocols.of_text()
+    if "questions" in corpus.meta:
+        asked = [protocols.find_protocol("recall")]
+    for protocol in asked:
+        for length in tested_lengths(s.block_size, s.eval_lengths):
+            found = windows.get((protocol.name, length))
+            if found is None or (protocol.in_places and found != s.eval_windows):
+                return False
+    return True
 
 
 # ---- the frame
@@ -266,14 +284,13 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
     shown = shown[step == step.groupby(shown.run).transform("max")]
     shown = shown[shown.checkpoint == shown.groupby("run").checkpoint.transform("last")]
 
-    # fixed_targets and windowed must have one set of targets at every length, and key_targets
-    # another: those of the newest test at L
-    kind = shown.protocol.replace("windowed", "fixed_targets")
-    may_vary = (shown.targets == "") | ~kind.isin(["fixed_targets", "key_targets"])
+    # where a protocol has the same targets at every length, they are those of its newest row at L
+    words = {protocol.name: protocol.targets for protocol in protocols.PROTOCOLS}
+    word = shown.protocol.map(words).fillna("")
     targets = shown.split_sha256 + shown.targets
     at_L = targets.where(shown.length == shown.train_length)
-    newest = at_L.groupby([shown.run, kind]).transform("last")
-    shown = shown[may_vary | (targets == newest)]
+    newest = at_L.groupby([shown.run, word]).transform("last")
+    shown = shown[(word == "") | (shown.targets == "") | (targets == newest)]
     shown = shown.drop_duplicates(["run", "extend", "protocol", "length"], keep="last")
 
     # all runs must have the same targets in a protocol at a length
@@ -353,7 +370,8 @@ def length_table(rows: pd.DataFrame) -> pd.DataFrame:
     at_L = fixed.reindex([length]).iloc[0]
     windowed = rows[rows.protocol == "windowed"].set_index("length").reindex(fixed.index)
     table = rows.assign(loss=losses(rows)).pivot(index="length", columns="protocol", values="loss")
-    table = table.reindex(columns=[*COLUMNS, "far", "far_stderr"]).astype(float)
+    columns = [column for protocol in protocols.PROTOCOLS for column in protocol.columns]
+    table = table.reindex(columns=[*columns, "far", "far_stderr"]).astype(float)
     table["stderr"] = fixed.stderr
     table["bits/byte"] = rows[rows.protocol == "nonoverlapping"].set_index("length").bits_per_byte
     for n, row in fixed.iterrows():
@@ -389,7 +407,7 @@ def summary(rows: pd.DataFrame) -> dict[str, float]:
     length = rows.train_length.iloc[0]
     table = length_table(rows)
     numbers = {
-        "loss_L": table.fixed_targets.fillna(table.image).get(length),
+        "loss_L": table[compared_protocols()].bfill(axis="columns").iloc[:, 0].get(length),
         "gain_4L": table.gain.get(4 * length),
         "gain_32L": table.gain.get(32 * length),
     }
@@ -410,8 +428,13 @@ def half_interval(numbers: pd.Series) -> float:
     return t.ppf(0.975, len(numbers) - 1) * numbers.sem()
 
 
+def compared_protocols() -> list[str]:
+    """The names of the protocols whose losses are compared over seeds."""
+    return [protocol.name for protocol in protocols.PROTOCOLS if protocol.over_seeds]
+
+
 def over_seeds(rows: pd.DataFrame) -> pd.DataFrame:
-    """Selected rows of fixed_targets (or of images) over seeds: a line for each label and length.
+    """Selected rows over seeds: a line for each protocol that is compared, label and length.
 
     `mean` (inf if a seed diverged), `sd`, and `half`, half of the 95 % t-interval of the mean, are
     over the `seeds`; `stderr_vs_L` is that of the first. `difference` is the mean difference to the
@@ -419,14 +442,14 @@ def over_seeds(rows: pd.DataFrame) -> pd.DataFrame:
     its interval. With fewer than three seeds, intervals are NaN: the seeds are the sample, never
     the windows.
     """
-    rows = rows[rows.protocol.isin(OVER_SEEDS)]
+    rows = rows[rows.protocol.isin(compared_protocols())]
     rows = rows.assign(loss=losses(rows))
     is_first = rows.label.isin(rows.label.head(1))  # none, if there are no rows
-    first = rows[is_first].set_index(["seed", "length"]).loss
-    rows = rows.join(first.rename("first"), on=["seed", "length"])
+    same = ["protocol", "seed", "length"]
+    rows = rows.join(rows[is_first].set_index(same).loss.rename("first"), on=same)
     with np.errstate(invalid="ignore"):  # inf - inf
         rows["difference"] = (rows.loss - rows["first"]).where(~is_first)
-        groups = rows.groupby(["label", "length"], sort=False)
+        groups = rows.groupby(["protocol", "label", "length"], sort=False)
         table = groups.loss.agg(seeds="size", mean="mean", sd="std", half=half_interval)
         table["difference"] = groups.difference.mean().where(np.isfinite)
         table["error"] = groups.difference.agg(half_interval)
@@ -502,7 +525,7 @@ def tables(rows: pd.DataFrame, format: str = "text", lengths: Iterable[int] = ()
     shown = []
 
     # answers, by run
-    is_answer = rows.protocol.isin(answers.ANSWERED)
+    is_answer = answers.has_answers(rows)
     parts = {}
     notes = [answers.LEGEND]
     for (label, seed), run in rows[is_answer].groupby(["label", "seed"], sort=False):
@@ -529,28 +552,36 @@ def tables(rows: pd.DataFrame, format: str = "text", lengths: Iterable[int] = ()
             if doubt:
                 notes.append(f"{label}: {doubt}")
     if len(runs) == 1:
-        table = length_table(rows)[COLUMNS].query("N in @lengths")
+        table = length_table(rows).drop(columns=["far", "far_stderr"]).query("N in @lengths")
         table = table.dropna(axis="columns", how="all")
-        legend = [text for name, text in LEGEND.items() if name in table]
-        keys = rows[(rows.protocol == "key_targets") & rows.nats.notna()]
-        if len(keys):
-            n = int(keys.tokens.iloc[0])
-            legend += [f"key_targets: the {n} of fixed_targets that far context makes predictable"]
+        notes = [*legend(rows, table), *notes]
         table = table.rename(columns={"stderr": "± stderr", "gain_stderr": "± paired"})
         title = f"{rows.label.iloc[0]} on {title}"
-        shown.append(show(title, table, [*legend, *notes], format))
+        shown.append(show(title, table, notes, format))
     elif schemes.empty:  # only protocols that are not compared over seeds
         shown += [tables(run, format, lengths) for _, run in runs]
     else:
-        protocol = rows.protocol[rows.protocol.isin(OVER_SEEDS)].iloc[0]
-        title += f"; {protocol} by test length N"
-        if not one_seed:
-            title += ", mean over seeds; inf: a test diverged"
-        if format == "tex":
-            shown.append(paper_table(schemes, title, notes))
-        else:
-            shown.append(seed_tables(schemes, title, notes, format))
+        for protocol, of_protocol in schemes.groupby("protocol", sort=False):
+            heading = f"{title}; {protocol} by test length N"
+            if not one_seed:
+                heading += ", mean over seeds; inf: a test diverged"
+            if format == "tex":
+                shown.append(paper_table(of_protocol, heading, notes))
+            else:
+                shown.append(seed_tables(of_protocol, heading, notes, format))
     return "\n\n".join(shown)
+
+
+def legend(rows: pd.DataFrame, table: pd.DataFrame) -> list[str]:
+    """The lines that explain the columns of a `length_table` of these rows."""
+    lines = []
+    for protocol in protocols.PROTOCOLS:
+        lines += [line for column, line in protocol.columns.items() if line and column in table]
+    for protocol in protocols.PROTOCOLS:
+        measured = rows[(rows.protocol == protocol.name) & rows.nats.notna()]
+        if protocol.counted and len(measured):
+            lines.append(protocol.counted.format(n=int(measured.tokens.iloc[0])))
+    return lines
 
 
 def seed_tables(schemes: pd.DataFrame, title: str, notes: Iterable[str], format: str) -> str:

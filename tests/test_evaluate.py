@@ -16,9 +16,10 @@ import data
 import data.recall.prepare as recall
 import data.tasks.prepare as tasks
 import evaluate
-from configurable import EvaluateSettings, GPTConfig, UserError
+from configurable import GPTConfig, UserError
 from model import GPT
-from runs import answers, device, results
+from runs import answers, device, protocols, results
+from runs.protocols import of_text
 
 L, LENGTHS = 8, (4, 8, 16, 40)  # 16 does not divide 40
 DOCUMENTS = (300, 30, 500, 200)
@@ -28,7 +29,7 @@ BF16 = device.Compute("cpu", torch.bfloat16, "for a test")
 @pytest.fixture(autouse=True)
 def known_targets(monkeypatch, no_predictor):
     """Key targets that no predictor chooses."""
-    monkeypatch.setattr(evaluate.context, "key_targets", lambda near, far: key_by_hand(*near.shape))
+    monkeypatch.setattr("data.context.key_targets", lambda near, far: key_by_hand(*near.shape))
 
 
 def key_by_hand(places, scored):
@@ -83,12 +84,11 @@ def corpus(documents, seed=0, name="toy", characters="aé€"):
     return data.Corpus(name, Path("nowhere"), meta, val, val, starts, starts)
 
 
-def measured(model=None, documents=DOCUMENTS, lengths=LENGTHS, compute=device.CPU, **settings):
+def measured(model=None, documents=DOCUMENTS, lengths=LENGTHS, compute=device.CPU, windows=64):
     """What extrapolation gives for a model on a corpus of such documents: {(protocol, N): row}."""
     about = {"train_length": L} | AT_STEP_9
     tester = evaluate.Tester(model or Known(), corpus(documents), compute)
-    settings = EvaluateSettings(eval_lengths=lengths, **settings)
-    result = evaluate.extrapolation(tester, about, settings)
+    result = evaluate.extrapolation(tester, about, lengths, windows)
     json.dumps(result, allow_nan=False)  # can be written
     return {(row["protocol"], row["length"]): row for row in result["rows"]}
 
@@ -119,8 +119,8 @@ def ends_by_hand(documents, windows=64):
 @pytest.mark.parametrize("documents", [DOCUMENTS, (141, 400), (3000, 10), (42,) * 70, (5000, 9000)])
 @pytest.mark.parametrize("long", [1, 4096])
 def test_places_are_targets_with_the_reach_before_them(documents, long, monkeypatch):
-    monkeypatch.setattr(evaluate, "LONG_DOCUMENTS", long)
-    places = evaluate.find_places(corpus(documents))
+    monkeypatch.setattr(protocols, "LONG_DOCUMENTS", long)
+    places = protocols.find_places(corpus(documents))
     across = reach_by_hand(documents) < long
     assert places.across_documents == across
     taken = [sum(documents)] if across else documents  # short documents are taken as one
@@ -132,13 +132,13 @@ def test_places_are_targets_with_the_reach_before_them(documents, long, monkeypa
 
 def test_places_depend_on_the_split_alone_and_the_first_64_of_256_are_the_64():
     text = corpus([70000])
-    few, many = evaluate.find_places(text), evaluate.find_places(text, 256)
+    few, many = protocols.find_places(text), protocols.find_places(text, 256)
     assert many.ends[:64].tolist() == few.ends.tolist()
     for count in (64, 128, 256):
         gaps = np.diff(np.sort(many.ends[:count]))
         assert gaps.max() - gaps.min() <= 1
     for n, size in ((65537, 4096), (65536, 2048)):  # inputs of a chunk
-        assert len(evaluate.nonoverlapping(evaluate.find_places(corpus([n])), 1)) == size
+        assert len(protocols.nonoverlapping(protocols.find_places(corpus([n])), 1)) == size
 
 
 # ---- the protocols, by hand
@@ -193,10 +193,10 @@ def test_a_real_model_gives_the_mean_cross_entropy_of_its_own_logits():
 
 def test_no_number_depends_on_other_lengths_the_batch_or_more_windows(monkeypatch):
     few = measured(documents=(70000,), lengths=(16, 300))
-    many = measured(documents=(70000,), lengths=(24, 300), eval_windows=256)
+    many = measured(documents=(70000,), lengths=(24, 300), windows=256)
     blocks = [rows["fixed_targets", 300]["block_nats"] for rows in (few, many)]
     assert blocks[1][:64] == blocks[0] and len(blocks[1]) == 256
-    monkeypatch.setattr(evaluate, "BATCH_TOKENS", 1)
+    monkeypatch.setattr("runs.tester.BATCH_TOKENS", 1)
     one = measured(documents=(70000,), lengths=(300,))
     assert one["nonoverlapping", 300]["block_nats"] == few["nonoverlapping", 300]["block_nats"]
 
@@ -210,8 +210,8 @@ def test_a_text_of_any_length_is_read_in_its_order():
         return torch.zeros(targets.shape)
 
     model.losses = losses
-    windows = evaluate.nonoverlapping(evaluate.find_places(text), length)
-    evaluate.Tester(model, text).losses(windows)
+    windows = protocols.nonoverlapping(protocols.find_places(text), length)
+    evaluate.Tester(model, text).nats(windows)
     first = windows[0].ends[0] - length
     assert read[0][0].tolist() == text.val[first : first + length].tolist()
 
@@ -247,7 +247,7 @@ def test_the_loss_of_key_targets_is_that_of_the_model_on_them_from_one_pass(leng
     model = Known()
     with pytest.MonkeyPatch.context() as patch:
         none = np.zeros((64, 32), dtype=bool)
-        patch.setattr(evaluate.context, "key_targets", lambda *args: none)
+        patch.setattr("data.context.key_targets", lambda *args: none)
         without = measured(model, lengths=(length,))
     assert len(model.calls) == calls
     assert ("key_targets", length) not in without
@@ -282,8 +282,7 @@ def test_bits_per_byte_leave_out_targets_without_text_from_nats_and_bytes(monkey
     monkeypatch.setattr(Ended, "end", end)
     text, model = corpus(DOCUMENTS, characters="abcd"), Known()
     tester = evaluate.Tester(model, text)
-    settings = EvaluateSettings(eval_lengths=(40,))
-    rows = evaluate.extrapolation(tester, {"train_length": L} | AT_STEP_9, settings)["rows"]
+    rows = evaluate.extrapolation(tester, {"train_length": L} | AT_STEP_9, (40,), 64)["rows"]
     starts = text.val_starts.tolist()
     fixed = [
         (target - back, 40 - back % 20)  # two windows
@@ -326,12 +325,12 @@ def test_the_first_token_takes_the_place_of_the_first_input_of_every_window():
 
     model.losses = losses
     model.eval()
-    windows = evaluate.nonoverlapping(evaluate.find_places(text), 16)
-    of_text = evaluate.Tester(model, text).losses(windows)
+    windows = protocols.nonoverlapping(protocols.find_places(text), 16)
+    of_text = evaluate.Tester(model, text).nats(windows)
     without = read.copy()
     read.clear()
     tester = evaluate.Tester(model, text, first_token=2)
-    assert (tester.losses(windows) == of_text).all()  # of the same targets, all of them
+    assert (tester.nats(windows) == of_text).all()  # of the same targets, all of them
     for (idx, targets), (other, same) in zip(read, without, strict=True):
         assert (idx[:, 0] == 2).all() and (other[:, 0] != 2).any()
         assert (idx[:, 1:] == other[:, 1:]).all() and (targets == same).all()
@@ -360,9 +359,7 @@ def test_a_row_holds_what_the_format_says():
 
 def test_what_cannot_be_measured_is_a_row_with_its_reason():
     rows = measured(Known(limit=16))
-    assert {rows[name, 40]["reason"] for name in evaluate.PROTOCOL_WINDOWS} == {
-        "the table ends at 16"
-    }
+    assert {rows[protocol.name, 40]["reason"] for protocol in of_text()} == {"the table ends at 16"}
     assert rows["fixed_targets", 40]["targets"] == rows["fixed_targets", 16]["targets"]
     rows = measured(documents=(900,), lengths=(256, 257))
     assert rows["fixed_targets", 256]["nats"] and rows["nonoverlapping", 257]["nats"]
@@ -371,7 +368,7 @@ def test_what_cannot_be_measured_is_a_row_with_its_reason():
     )
     rows = measured(documents=(15,))
     assert rows["nonoverlapping", 8]["reason"].endswith("too few for 16 chunks of 8")
-    rows = measured(documents=(900,), eval_windows=1024)
+    rows = measured(documents=(900,), windows=1024)
     assert rows["windowed", 8]["reason"].startswith(
         "the validation text of toy has only 644 places for 1024 windows"
     )
@@ -396,10 +393,10 @@ def test_a_note_warns_of_shared_targets():
 def test_a_tuning_loss_is_of_places_that_share_no_target_with_a_test():
     text, model = corpus([40000]), Known()
     model.eval()
-    places, ends = evaluate.find_places(text), evaluate.tuning_places(text, 40, 64).ends
+    places, ends = protocols.find_places(text), evaluate.tuning_places(text, 40, 64).ends
     own = [t for end in ends for t in range(end - 31, end + 1)]
-    plans = [plan(places, n) for plan in evaluate.PROTOCOL_WINDOWS.values() for n in (5, 64, 500)]
-    used = {t for plan in plans for t in evaluate.targets_in(plan).ravel()}
+    plans = [protocol.windows(places, n) for protocol in of_text() for n in (5, 64, 500)]
+    used = {t for plan in plans for t in protocols.targets_in(plan).ravel()}
     assert len(ends) == 64 and len(set(own)) == 2048 and not used & set(own)
     tester = evaluate.Tester(model, text)
     seen = [40 - back % 20 for back in range(31, -1, -1)] * 64
@@ -460,9 +457,8 @@ def asked(tmp_path_factory):
 def answers_of_reader(corpus, **how):
     """The rows of a planted reader at L and 32 L, and what they say of it."""
     about = {"train_length": 32} | AT_STEP_9
-    settings = EvaluateSettings(eval_lengths=(1024,), eval_windows=512)
     tester = evaluate.Tester(Planted(corpus, **how), corpus)
-    rows = evaluate.extrapolation(tester, about, settings)["rows"]
+    rows = evaluate.extrapolation(tester, about, (1024,), 512)["rows"]
     return answers.answered(pd.DataFrame(rows))
 
 
@@ -583,7 +579,7 @@ def test_rows_with_answers_are_rows_of_a_result(tmp_path, monkeypatch):
     model.answers = lambda idx, targets: torch.ones(2, int((targets >= 0).sum()))
     tester = evaluate.Tester(model, data.load("copy", tmp_path))
     about = {"train_length": 64} | AT_STEP_9
-    found = evaluate.extrapolation(tester, about, EvaluateSettings())["rows"]
+    found = evaluate.extrapolation(tester, about, (), 64)["rows"]
     assert [row["length"] for row in found] == [*range(5, 61, 5)]
     assert found[0]["accuracy"] == 1.0 and found[0]["targets"] and found[0]["trained"] == 20
     assert found[-1]["nats"] is None and found[-1]["reason"] == "the table ends at 100"
@@ -594,7 +590,7 @@ def test_the_table_of_a_run_has_the_loss_of_key_targets_and_their_number():
     about = {"train_length": L, "max_iters": 9, "seed": 1} | AT_STEP_9
     about |= {"pos": "rope", "extend": "", "scheme_files": ""}
     tester = evaluate.Tester(Known(), corpus(DOCUMENTS))
-    result = evaluate.extrapolation(tester, about, EvaluateSettings(eval_lengths=LENGTHS))
+    result = evaluate.extrapolation(tester, about, LENGTHS, 64)
     result["settings"] = {"pos": "rope", "extend": "", "seed": 1, "dataset": "toy"}
     table = results.run_table(result)
     key = {row["length"]: row for row in result["rows"] if row["protocol"] == "key_targets"}

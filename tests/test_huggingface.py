@@ -12,7 +12,7 @@ import data
 import evaluate
 from configurable import EvaluateSettings, GPTConfig, UserError, sha256
 from model import GPT, Cache
-from runs import huggingface
+from runs import huggingface, protocols
 from runs.checkpoint import open_model
 from runs.huggingface import FAMILIES, load_model, save_model
 
@@ -419,7 +419,7 @@ def test_a_model_whose_tokenizer_adds_a_first_token_is_measured_with_it(tmp_path
         assert ("begins with the tokenizer's first token, 258" in row["note"]) == asked
         nats[asked] = row["nats"], run.digest, run.folder
         losses = []
-        for window in evaluate.fixed_targets(evaluate.find_places(corpus), L):
+        for window in protocols.fixed_targets(protocols.find_places(corpus), L):
             for end in window.ends:
                 x = torch.tensor(corpus.val[end - L : end + 1].astype(int))
                 idx = torch.cat([torch.tensor([first]), x[1:-1]]) if asked else x[:-1]

@@ -31,9 +31,9 @@ import data
 from configurable import UserError, configure, run_program
 from model import GPT
 from runs import device
-from runs.answers import BATCH_TOKENS
 from runs.log import flops_per_token
 from runs.results import show
+from runs.tester import BATCH_TOKENS
 from tools import BenchSettings
 from train import SummedLoss, compile_loss, configure_optimizers
 
