@@ -40,7 +40,14 @@ import numpy as np
 import torch
 
 import data
-from configurable import EvaluateSettings, MeasureSettings, UserError, configure, run_program
+from configurable import (
+    EvaluateSettings,
+    MeasureSettings,
+    UserError,
+    configure,
+    run_program,
+    setting_values,
+)
 from data.rows import TEXT, targets_of, tested_chunks, tested_sizes, unread
 from runs import answers, device, diagnose, protocols, results
 from runs.checkpoint import (
@@ -61,7 +68,8 @@ from runs.protocols import (
     of_text,
     targets_in,
 )
-from runs.results import describe_run, tested_lengths
+from runs.records import Record, Result
+from runs.results import tested_lengths
 from runs.tester import Tester
 
 MAX_PLACES = 65536  # from which those for tuning are taken
@@ -81,152 +89,170 @@ def check_lengths(corpus: data.Corpus, windows: int, lengths: Sequence[int]) -> 
             fixed_targets(places, length)
 
 
+def describe_run(run: Run) -> Result:
+    """What a Result says of a run, with the extension that is active now."""
+    s = run.settings
+    config = run.model.config
+    files = run.config.get("files_sha256", {})  # a Hugging Face model has none
+    is_dropped = s.drop_pos > 0 and config.pos == "nope"
+    return Result(
+        pos=f"{s.pos} (dropped)" if is_dropped else s.pos,
+        seed=s.seed,
+        block_size=s.block_size,
+        max_iters=s.max_iters,
+        settings=setting_values(s, "result"),
+        extend=run.model.pos.extend_text,
+        first_length=config.first_length,
+        scheme_files=" ".join(f"{name}:{files[name][:6]}" for name in sorted(files)),
+        step=run.step,
+        checkpoint=run.digest[:16],
+        tokens_trained=run.tokens,
+        parameters=run.model.parameter_count,
+    )
+
+
 def extrapolation(
     tester: Tester,
-    run_info: dict,
+    about: Result,
     lengths: Sequence[int],
     windows: int,
     names: Sequence[str] = (),
-) -> dict:
-    """Test a model by every protocol at every length; returns the content of extrapolation.json.
+) -> Result:
+    """Test a model by every protocol at every length, and print a line for each record.
 
-    `run_info` is from `describe_run`, `lengths` and `windows` are as in the settings, `names` are
-    those of protocols of text, by default all. A line is printed for each row. The model is put
-    into eval mode.
+    `about` is from `describe_run`, `lengths` and `windows` are as in the settings, `names` are
+    those of protocols of text, by default all. The model is put into eval mode.
     """
     corpus = tester.corpus
     started = time.perf_counter()
     tester.model.eval()
     if "rows" in corpus.meta:
-        measured = answer_rows(tester, run_info, lengths)
+        measured = answer_records(tester, about, lengths)
     elif "questions" in corpus.meta:
-        measured = question_rows(tester, run_info, lengths, windows)
+        measured = question_records(tester, about, lengths, windows)
     else:
-        measured = text_rows(tester, run_info, lengths, windows, of_text(names))
-    rows = []
-    for row in measured:
-        text = row.get("reason") or f"{row['nats']:.4f} nats per {corpus.unit}"
-        print(f"{row['protocol']} at {row['length']}: {text}")
-        rows.append(row)
-    # rows of text: the standard error of the paired difference from the same protocol's row at L
-    at_L = {row["protocol"]: row for row in rows if row["length"] == run_info["train_length"]}
-    for row in rows:
-        if "stderr_vs_L" in row:
-            difference = results.paired(row, at_L[row["protocol"]])
+        measured = text_records(tester, about, lengths, windows, of_text(names))
+    records = []
+    for record in measured:
+        text = record.reason or f"{record.nats:.4f} nats per {corpus.unit}"
+        print(f"{record.protocol} at {record.length}: {text}")
+        records.append(record)
+    at_L = {record.protocol: record for record in records if record.length == about.block_size}
+    for record in records:
+        if record.protocol in at_L:
+            difference = results.paired(record, at_L[record.protocol])
             if difference:
-                row["stderr_vs_L"] = difference[1]
+                record.stderr_vs_L = difference[1]
     seconds = round(time.perf_counter() - started, 1)
-    return run_info | {"unit": corpus.unit, "rows": rows, "seconds": seconds}
+    return replace(about, unit=corpus.unit, records=records, seconds=seconds)
 
 
-def begin_row(tester: Tester, run_info: dict, protocol: str, length: int, windows: int) -> dict:
-    """The fields of a row that say what was asked; `run_info` is from `describe_run`."""
+def new_record(tester: Tester, about: Result, protocol: str, length: int, windows: int) -> Record:
+    """A record that says what is asked; `about` is from `describe_run`."""
     scheme = tester.model.pos
-    row = {
-        "protocol": protocol,
-        "length": length,
-        "extend": scheme.extend_text,
-        "factor": scheme.factor(length),
+    return Record(
+        protocol,
+        length,
+        dataset=tester.corpus.name,
+        split_sha256=tester.corpus.split_sha256("val"),
+        extend=scheme.extend_text,
         # a changed extension is another question
-        "files_sha256": scheme_digests(scheme) if scheme.extend_text else None,
-        "dataset": tester.corpus.name,
-        "split_sha256": tester.corpus.split_sha256("val"),
-        "step": run_info["step"],
-        "tokens_trained": run_info["tokens_trained"],
-        "checkpoint": run_info["checkpoint"],
-        "dtype": tester.compute.dtype_name,
-        "windows": windows,
-    }
-    if tester.first_token is not None:
-        row["first_token"] = tester.first_token
-    return row
+        files_sha256=scheme_digests(scheme) if scheme.extend_text else None,
+        step=about.step,
+        checkpoint=about.checkpoint,
+        dtype=tester.compute.dtype_name,
+        factor=scheme.factor(length),
+        tokens_trained=about.tokens_trained,
+        windows=windows,
+        first_token=tester.first_token,
+    )
 
 
-def text_rows(
-    tester: Tester, run_info: dict, lengths: Sequence[int], windows: int, asked: list[Protocol]
-) -> Iterator[dict]:
-    """The rows of a corpus of text: of each protocol at each length, then those of protocols that
-    choose among the targets of fixed_targets.
+def text_records(
+    tester: Tester, about: Result, lengths: Sequence[int], windows: int, asked: list[Protocol]
+) -> Iterator[Record]:
+    """The records of a corpus of text: of each protocol at each length, then those of protocols
+    that choose among the targets of fixed_targets.
     """
     places = find_places(tester.corpus, windows)
-    measured = {}  # by each protocol: its rows, each with the nats of its targets, or None
+    measured = {}  # by each protocol: its records, each with the nats of its targets, or None
     for protocol in asked:
         of_protocol = measured[protocol.name] = []
-        for length in tested_lengths(run_info["train_length"], lengths):
-            row, nats = text_row(tester, run_info, places, protocol, length)
-            of_protocol.append((row, nats))
-            yield row
+        for length in tested_lengths(about.block_size, lengths):
+            record, nats = text_record(tester, about, places, protocol, length)
+            of_protocol.append((record, nats))
+            yield record
     fixed = measured.get("fixed_targets", [])
-    finite = [row for row, _ in fixed if row["nats"] is not None]
+    finite = [record for record, _ in fixed if record.nats is not None]
     if not finite:
         return
     if tester.compute.dtype is not None:
         # the first windows of the longest test again, in float32
-        row = finite[-1]
+        record = finite[-1]
         few = replace(places, ends=places.ends[:CHECK_WINDOWS])
         in_float32 = replace(tester, compute=replace(tester.compute, dtype=None))
-        nats = in_float32.nats_by_place(few, row["length"]).mean()
-        difference = np.mean(row["block_nats"][:CHECK_WINDOWS]) - nats
+        nats = in_float32.nats_by_place(few, record.length).mean()
+        difference = np.mean(record.block_nats[:CHECK_WINDOWS]) - nats
         check = (
-            f"fixed_targets at {row['length']}, {CHECK_WINDOWS} windows: {row['dtype']} minus "
+            f"fixed_targets at {record.length}, {CHECK_WINDOWS} windows: {record.dtype} minus "
             f"float32 is {difference:+.5f} nats"
         )
-        row["note"] = "; ".join(filter(None, [row["note"], check]))
+        record.note = "; ".join(filter(None, [record.note, check]))
     for protocol in protocols.PROTOCOLS:
         if protocol.chosen:
-            yield from chosen_rows(tester, places, protocol, fixed)
+            yield from chosen_records(tester.corpus, places, protocol, fixed)
 
 
-def text_row(
-    tester: Tester, run_info: dict, places: Places, protocol: Protocol, length: int
-) -> tuple[dict, np.ndarray | None]:
-    """A row of a corpus of text, and the nats of its targets, (blocks, targets).
+def text_record(
+    tester: Tester, about: Result, places: Places, protocol: Protocol, length: int
+) -> tuple[Record, np.ndarray | None]:
+    """A record of a corpus of text, and the nats of its targets, (blocks, targets).
 
-    If it cannot be measured, the nats are None and the row has a reason.
+    If it cannot be measured, the nats are None and the record has a reason.
     """
-    corpus = tester.corpus
     scheme = tester.model.pos
-    row = begin_row(tester, run_info, protocol.name, length, len(places.ends))
+    record = new_record(tester, about, protocol.name, length, len(places.ends))
     try:
         windows = protocol.windows(places, length)
         offsets = targets_in(windows)
-        row["windows"] = len(offsets)
-        row["targets"] = answers.digest(np.sort(offsets, axis=None))
+        record.windows = len(offsets)
+        record.targets = answers.digest(np.sort(offsets, axis=None))
         scheme.check_length(length)
     except UserError as error:
-        return row | {"nats": None, "reason": str(error)}, None
+        record.reason = str(error)
+        return record, None
 
     window_size = None
-    if protocol.limits_keys and length > run_info["train_length"]:
-        window_size = run_info["train_length"]
+    if protocol.limits_keys and length > about.block_size:
+        window_size = about.block_size
     started = time.perf_counter()
     nats = tester.nats(windows, window_size)
     inputs = len(nats) * sum(window.length for window in windows)
-    row["tokens_per_s"] = round(inputs / (time.perf_counter() - started), 1)
-    row["attention"] = tester.model.attention_path
+    record.tokens_per_s = round(inputs / (time.perf_counter() - started), 1)
+    record.attention = tester.model.attention_path
 
     notes = []
     if places.across_documents and protocol.in_places:
         notes.append("windows run across documents, too few of which are long")
     if len(np.unique(offsets)) < offsets.size:
         notes.append("neighbouring blocks share targets, so standard errors are too small")
-    if any(piece.found_on == row["split_sha256"] for piece in scheme.extensions.values()):
+    if any(piece.found_on == record.split_sha256 for piece in scheme.extensions.values()):
         notes.append(f"the file of {scheme.extend_text} was found on this text")
     if tester.first_token is not None:
         notes.append(f"every window begins with the tokenizer's first token, {tester.first_token}")
-    row["note"] = "; ".join(notes)
+    record.note = "; ".join(notes)
 
-    return row | target_fields(corpus, offsets, nats, np.ones(nats.shape, dtype=bool)), nats
+    fill_targets(record, tester.corpus, offsets, nats, np.ones(nats.shape, dtype=bool))
+    return record, nats
 
 
-def chosen_rows(
-    tester: Tester, places: Places, protocol: Protocol, fixed: list[tuple]
-) -> Iterator[dict]:
-    """Rows of the targets that a protocol chooses, one for each row of `fixed`, unless they are too
-    few. `fixed` has the rows of fixed_targets, each with the nats of its targets, (places, scored),
-    or None.
+def chosen_records(
+    corpus: data.Corpus, places: Places, protocol: Protocol, fixed: list[tuple]
+) -> Iterator[Record]:
+    """Records of the targets that a protocol chooses, one for each record of `fixed`, unless they
+    are too few. `fixed` has the records of fixed_targets, each with the nats of its targets,
+    (places, scored), or None.
     """
-    corpus = tester.corpus
     counted = protocol.chosen(corpus, places)  # (places, scored)
     n = counted.sum()
     if n < MIN_CHOSEN:
@@ -234,98 +260,85 @@ def chosen_rows(
         return
     offsets = targets_in(fixed_targets(places, places.max_length))  # the same at every length
     digest = answers.digest(np.sort(offsets[counted]))
-    for row, nats in fixed:
-        chosen = row | {"protocol": protocol.name, "targets": digest}
-        if row["nats"] is not None:
-            chosen |= target_fields(corpus, offsets, nats, counted)
+    for record, nats in fixed:
+        chosen = replace(record, protocol=protocol.name, targets=digest)
+        if record.nats is not None:
+            fill_targets(chosen, corpus, offsets, nats, counted)
         yield chosen
 
 
-def target_fields(
-    corpus: data.Corpus, offsets: np.ndarray, nats: np.ndarray, counted: np.ndarray
-) -> dict:
-    """`mean_fields` of the targets where `counted` is True; all arrays are (blocks, targets)."""
+def fill_targets(
+    record: Record, corpus: data.Corpus, offsets: np.ndarray, nats: np.ndarray, counted: np.ndarray
+) -> None:
+    """Fill in the loss of the targets where `counted` is True; arrays are (blocks, targets)."""
     sizes = corpus.text_bytes(offsets)
     in_text = counted & (sizes > 0)
-    fields = mean_fields(
-        nats.sum(axis=1, where=counted),
-        counted.sum(axis=1),
-        nats.sum(where=in_text),
-        sizes.sum(where=in_text),
-    )
-    return fields | {"without_bytes": int(np.sum(counted & (sizes == 0)))}
+    record.without_bytes = int(np.sum(counted & (sizes == 0)))
+    answers.fill_loss(record, nats.sum(axis=1, where=counted), counted.sum(axis=1))
+    fill_bytes(record, nats.sum(where=in_text), sizes.sum(where=in_text))
 
 
-def mean_fields(sums: np.ndarray, counts: np.ndarray, text_nats: float, n_bytes: int) -> dict:
-    """The mean loss and its errors: see `answers.loss_fields`.
-
-    Bits per byte are those of the targets that stand for text: `text_nats` in `n_bytes`. End tokens
-    are left out of both.
-
-    If the loss is not finite, it is None and there is a reason.
+def fill_bytes(record: Record, text_nats: float, n_bytes: int) -> None:
+    """Fill in the perplexity, and the bits per byte of the targets that stand for text: `text_nats`
+    in `n_bytes`. End tokens are left out of both. Nothing, if there is no loss.
     """
-    lost = np.sum(~np.isfinite(sums))
-    if lost:  # what the test found, and no error
-        reason = f"diverged: the loss is not finite in {lost} of {len(sums)} blocks"
-        return {"nats": None, "diverged": True, "reason": reason}
-    fields = answers.loss_fields(sums, counts)
-    mean = fields["nats"]
-    return fields | {
-        "stderr_vs_L": None,
-        "perplexity": math.exp(mean) if mean < 700 else None,
-        "bits_per_byte": float(text_nats / math.log(2) / n_bytes) if n_bytes else None,
-    }
+    if record.nats is None:
+        return
+    record.perplexity = math.exp(record.nats) if record.nats < 700 else None
+    record.bits_per_byte = float(text_nats / math.log(2) / n_bytes) if n_bytes else None
 
 
-def question_rows(
-    tester: Tester, run_info: dict, lengths: Sequence[int], windows: int
-) -> Iterator[dict]:
-    """The rows of a corpus with questions: recall, and fixed_targets of the text around them.
+def question_records(
+    tester: Tester, about: Result, lengths: Sequence[int], windows: int
+) -> Iterator[Record]:
+    """The records of a corpus with questions: recall, and fixed_targets of the text around them.
 
     One pass at each length measures both. A block of the text is a document.
     """
     corpus = tester.corpus
-    train_length = run_info["train_length"]
-    for length in tested_lengths(train_length, lengths):
-        row = begin_row(tester, run_info, "recall", length, windows) | {"trained": train_length}
+    for length in tested_lengths(about.block_size, lengths):
+        record = new_record(tester, about, "recall", length, windows)
+        record.trained_size = about.block_size
         try:
             tester.model.pos.check_length(length)
             # (chunks, length + 1) each, and (chunks,); for `scored` see data.rows.chunks
             tokens, scored, documents = tested_chunks(corpus, length, windows)
         except UserError as error:
-            yield row | {"nats": None, "reason": str(error)}
+            record.reason = str(error)
+            yield record
             continue
         nats, right = tester.answers(tokens, targets_of(corpus, tokens, scored))
-        row["attention"] = tester.model.attention_path
-        yield row | answers.measure_questions(corpus, scored, nats, right)
+        record.attention = tester.model.attention_path
+        answers.measure_questions(record, corpus, scored, nats, right)
+        yield record
         is_text = scored == TEXT
         if is_text.any():
-            text_row = begin_row(tester, run_info, "fixed_targets", length, windows)
-            text_row["attention"] = row["attention"]
-            text_row["targets"] = answers.digest(tokens[is_text])  # equal at every length
-            losses = nats[is_text]
-            loss_documents = np.repeat(documents, is_text.sum(axis=1))  # the document of each loss
-            _, blocks = np.unique(loss_documents, return_inverse=True)
-            sums = np.bincount(blocks, losses)
+            of_text = new_record(tester, about, "fixed_targets", length, windows)
+            of_text.attention = record.attention
+            of_text.targets = answers.digest(tokens[is_text])  # equal at every length
+            text_nats = nats[is_text]
+            text_documents = np.repeat(documents, is_text.sum(axis=1))  # of each target
+            _, blocks = np.unique(text_documents, return_inverse=True)
             counts = np.bincount(blocks)
-            text_row["documents"] = len(counts)
-            # a target of this text is one byte
-            yield text_row | mean_fields(sums, counts, losses.sum(), len(losses))
+            of_text.documents = len(counts)
+            answers.fill_loss(of_text, np.bincount(blocks, text_nats), counts)
+            fill_bytes(of_text, text_nats.sum(), len(text_nats))  # a target of this text is a byte
+            yield of_text
 
 
-def answer_rows(tester: Tester, run_info: dict, lengths: Sequence[int]) -> Iterator[dict]:
-    """The rows of a corpus with answers: of every size, or of the trained and the asked ones."""
+def answer_records(tester: Tester, about: Result, lengths: Sequence[int]) -> Iterator[Record]:
+    """The records of a corpus with answers: of every size, or of the trained and the asked ones."""
     meta = tester.corpus.meta["rows"]
     for size, count, width in tested_sizes(tester.corpus, lengths):
-        row = begin_row(tester, run_info, meta["protocol"], size, count)
-        row["trained"] = meta["trained"]
+        record = new_record(tester, about, meta["protocol"], size, count)
+        record.trained_size = meta["trained"]
         try:
             tester.model.pos.check_length(width - 1)
-            row |= answers.measure(tester, size)
-            row["attention"] = tester.model.attention_path
+            answers.measure(tester, record)
+            record.attention = tester.model.attention_path
         except UserError as error:
-            row |= {"nats": None, "reason": str(error)}
-        yield row
+            record.reason = str(error)
+        yield record
 
 
 # ---- a loss for tuning
@@ -378,22 +391,22 @@ def evaluate_run(
     settings: MeasureSettings,
     names: Sequence[str] = (),
     only_missing: bool = False,
-) -> dict:
-    """Test a run under each of the extensions, None for its own, and keep the rows in its folder.
+) -> Result:
+    """Test a run under each of the extensions, None for its own, and keep the records.
 
     With `only_missing`, an extension is skipped if everything asked for is already measured.
-    `names` are those of protocols of text, by default all. Returns the last result, its new rows
-    only.
+    `names` are those of protocols of text, by default all. Returns the last result, with its new
+    records only.
     """
     corpus = run_corpus(run, settings.dataset)
-    run_info = describe_run(run)
+    about = describe_run(run)
     tester = Tester(run.model, corpus, run.compute, first_token=run.first_token)
     lengths = settings.eval_lengths or run.settings.eval_lengths
     lock_folder(run.folder)
     measured = []
     if (run.folder / "extrapolation.json").exists():  # refused before the test if damaged
-        measured = results.load_result(run.folder)["rows"]
-    result = run_info
+        measured = results.load_result(run.folder).records
+    result = about
     for extension in extensions:
         if extension is None:
             run.model.pos.extend(run.model.config.extend, run.folder)  # with the run's own files
@@ -401,16 +414,16 @@ def evaluate_run(
             run.model.pos.extend(extension)  # with files as typed
         print(f"{run.folder}: {run.model.pos.describe()}, on {run.compute.reason}")
         if only_missing:
-            is_measured = True
-            for n in tested_lengths(run_info["train_length"], lengths):
-                asked = begin_row(tester, run_info, names[0], n, settings.eval_windows)
-                if not any(asked.items() <= row.items() for row in measured):
-                    is_measured = False
-            if is_measured:
+            windows = settings.eval_windows
+            before = [
+                replace(x, targets="", attention="") for x in measured if x.windows == windows
+            ]
+            tested = tested_lengths(about.block_size, lengths)
+            if all(new_record(tester, about, names[0], n, windows) in before for n in tested):
                 continue
-        result = extrapolation(tester, run_info, lengths, settings.eval_windows, names)
+        result = extrapolation(tester, about, lengths, settings.eval_windows, names)
         in_file = results.update_result(run.folder, result)
-        measured = in_file["rows"]
+        measured = in_file.records
         plot_run(run.folder, in_file)
     return result
 
@@ -425,7 +438,6 @@ def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
     length = run.settings.block_size
     if settings.extend is not None:
         model.pos.extend(settings.extend)
-    run_info = describe_run(run) | {"dataset": corpus.name}
     places = find_places(corpus, settings.eval_windows)
     fixed_targets(places, length)  # UserError if the text is too short
     # the longest that corpus and scheme allow
@@ -442,7 +454,7 @@ def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
     ]
     if lengths[-1] >= 2 * length:  # at least a window to write
         findings.append(diagnose.continuations(model, texts, length))
-    diagnose.report(findings, run.folder, run_info)
+    diagnose.report(findings, run.folder, describe_run(run), corpus.name)
 
 
 def main() -> None:

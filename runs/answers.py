@@ -16,8 +16,7 @@ the longest texts that were tested, N = 32 L by default:
 
 import hashlib
 import time
-from collections.abc import Container
-from typing import Any
+from collections.abc import Container, Sequence
 
 import numpy as np
 import pandas as pd
@@ -26,6 +25,7 @@ from data import Corpus
 from data.rows import LEAST, OF_ORDER, TEXT, rows_of, targets_of
 from runs import protocols
 from runs.protocols import find_protocol
+from runs.records import Record
 from runs.tester import Tester
 
 GROUPS = 64  # of rows, for the standard error of the loss
@@ -41,89 +41,80 @@ log2 distance."""
 # ---- measuring
 
 
-def measure(tester: Tester, size: int) -> dict:
-    """The measured fields of a row of results: the validation rows of one size, answered."""
+def measure(tester: Tester, record: Record) -> None:
+    """Fill in the record of a size: the validation texts of this size, answered."""
     corpus = tester.corpus
-    tokens, distances = rows_of(corpus, size)  # (rows, T + 1) each
-    targets = targets_of(corpus, tokens, distances)  # (rows, T)
+    tokens, distances = rows_of(corpus, record.length)  # (texts, T + 1) each
+    targets = targets_of(corpus, tokens, distances)  # (texts, T)
     started = time.perf_counter()
     nats, right = tester.answers(tokens, targets)
-    row = {"tokens_per_s": round(targets.size / (time.perf_counter() - started), 1)}
-    row |= answer_loss(nats, distances)
+    record.tokens_per_s = round(targets.size / (time.perf_counter() - started), 1)
+    fill_answers(record, nats, distances)
+    if record.nats is None or not find_protocol(record.protocol).answers:
+        return
     meta = corpus.meta["rows"]
-    if row["nats"] is None or not find_protocol(meta["protocol"]).answers:
-        return row
     counted = count_answers(right, distances, meta["chance"])
-    return row | {
-        "texts": len(right),
-        "exact": int((right == (distances > 0)).all(axis=1).sum()),
-        "accuracy": sum(counted["right"]) / sum(counted["counts"]),
-        "by_distance": {meta["kind"]: counted},
-    }
+    record.texts = len(right)
+    record.exact = int((right == (distances > 0)).all(axis=1).sum())
+    record.accuracy = sum(counted["right"]) / sum(counted["counts"])
+    record.by_distance = {meta["kind"]: counted}
 
 
 def measure_questions(
-    corpus: Corpus, scored: np.ndarray, nats: np.ndarray, right: np.ndarray
-) -> dict:
-    """The measured fields of a row of recall, of chunks of rows with questions that were read.
+    record: Record, corpus: Corpus, scored: np.ndarray, nats: np.ndarray, right: np.ndarray
+) -> None:
+    """Fill in a record of recall, from chunks of texts with questions that were read.
 
     All arrays are (chunks, N + 1). `scored` is as in `data.rows.chunks`: a distance where an answer
     is, with OF_ORDER added for one of order; TEXT at a byte of text, which does not count here.
     """
     scored = np.where(scored < TEXT, scored, 0)
-    row = answer_loss(nats, scored % OF_ORDER)
-    if row["nats"] is None:
-        return row
-    by_distance = {}
+    fill_answers(record, nats, scored % OF_ORDER)
+    if record.nats is None:
+        return
+    record.texts = len(scored)
+    record.by_distance = {}
     for kind, is_kind in (("content", scored < OF_ORDER), ("order", scored > OF_ORDER)):
         distances = np.where(is_kind, scored % OF_ORDER, 0)
         if distances.any():
             chance = corpus.meta["questions"][kind]["chance"]
-            by_distance[kind] = count_answers(right, distances, chance)
-    return row | {"texts": len(scored), "by_distance": by_distance}
+            record.by_distance[kind] = count_answers(right, distances, chance)
 
 
-def answer_loss(nats: np.ndarray, distances: np.ndarray) -> dict:
-    """What a row says of the loss of answers; both arrays are (rows, T + 1).
-
-    Where it is not finite, nats are None and there is a reason.
-    """
+def fill_answers(record: Record, nats: np.ndarray, distances: np.ndarray) -> None:
+    """Fill in the loss of answers, of groups of texts; both arrays are (texts, T + 1)."""
     scored = distances > 0
-    row = {"targets": digest(distances)}
-    lost = np.sum(~np.isfinite(nats[scored]))
-    if lost:
-        reason = f"diverged: {lost} losses are not finite"
-        return row | {"nats": None, "diverged": True, "reason": reason}
-    sums = []  # of groups of rows
+    record.targets = digest(distances)
+    sums = []
     counts = []
     for part in np.array_split(np.arange(len(nats)), min(GROUPS, len(nats))):
         sums.append(nats[part][scored[part]].sum())
         counts.append(scored[part].sum())
-    return row | loss_fields(np.array(sums), np.array(counts))
+    fill_loss(record, np.array(sums), np.array(counts))
 
 
-def loss_fields(sums: np.ndarray, counts: np.ndarray) -> dict:
-    """The mean loss and its standard error, from the summed nats and the number of targets of each
-    block, both (blocks,).
+def fill_loss(record: Record, sums: np.ndarray, counts: np.ndarray) -> None:
+    """Fill in the mean loss and its standard error, from the summed nats and the number of targets
+    of each block, both (blocks,); or the reason why there is none.
 
     `block_nats` are the means of the blocks if all have the same number of targets. Else they are
     the linearised ratio estimator (delta method): their mean is the mean over targets, and their
     standard error that of a ratio. As they are linear in nats, differences can be paired.
     """
-    tokens = int(counts.sum())
-    mean = float(sums.sum() / tokens)
-    share = counts * len(sums) / tokens  # of all targets; 1 on average
-    means = sums * len(sums) / tokens + mean * (1 - share)
-    blocks = [float(f"{x:.7g}") for x in means]  # 7 digits, so that files stay small
-    return {
-        "tokens": tokens,
-        "nats": mean,
-        "stderr": standard_error(blocks),
-        "block_nats": blocks,
-    }
+    lost = np.sum(~np.isfinite(sums))
+    if lost:  # what the test found, and no error
+        record.diverged = True
+        record.reason = f"diverged: the loss is not finite in {lost} of {len(sums)} blocks"
+        return
+    record.tokens = int(counts.sum())
+    record.nats = float(sums.sum() / record.tokens)
+    share = counts * len(sums) / record.tokens  # of all targets; 1 on average
+    means = sums * len(sums) / record.tokens + record.nats * (1 - share)
+    record.block_nats = [float(f"{x:.7g}") for x in means]  # 7 digits, so that files stay small
+    record.stderr = standard_error(record.block_nats)
 
 
-def standard_error(numbers: Any) -> float | None:
+def standard_error(numbers: Sequence[float]) -> float | None:
     """The standard error of the mean of the numbers; None for a single one."""
     return float(pd.Series(numbers).sem()) if len(numbers) > 1 else None
 
@@ -193,7 +184,9 @@ def has_answers(rows: pd.DataFrame, counted: Container[str] = ("distance", "text
 def answered(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with answers among those of one run, by ascending length or size."""
     tested = rows[has_answers(rows)].set_index("length").sort_index()
-    return tested.reindex(columns=["protocol", "trained", "nats", "by_distance", "exact", "texts"])
+    return tested.reindex(
+        columns=["protocol", "trained_size", "nats", "by_distance", "exact", "texts"]
+    )
 
 
 def is_exact_match(tested: pd.DataFrame) -> bool:
@@ -233,7 +226,7 @@ def accuracies(tested: pd.DataFrame) -> pd.DataFrame:
     most that the area can be) and `reach` are those of the longest texts; `gaps` is the number of
     bins nearer than the reach that do not hold.
     """
-    trained = tested.trained.min()
+    trained = tested.trained_size.min()
     lines = {}
     for kind, bins in bin_table(tested).groupby("kind", sort=False):
         at_L = bins[bins.N == trained]

@@ -42,6 +42,7 @@ from data import rows
 from model import GPT
 from runs.device import Compute, pick
 from runs.huggingface import check_tokenizer, is_huggingface, load_model
+from runs.records import Result
 from runs.results import has_every_test, load_result
 from scheme import ZOO, Scheme
 
@@ -393,7 +394,7 @@ def write_folder(run: Run, is_new: bool) -> None:
     write_json(folder / "config.json", run.config)
 
 
-def finished_result(s: TrainSettings) -> dict | None:
+def finished_result(s: TrainSettings) -> Result | None:
     """The content of extrapolation.json if the run of these settings is finished: trained to its
     end, and tested by every protocol at every length that they ask for. Else None.
     """

@@ -250,7 +250,9 @@ def test_a_page_of_the_board_has_the_numbers_of_its_rows_by_two_programs(page, t
     cells = load_rows(folder / table).groupby(["label", "seed"])
     for cell in numbers.itertuples():
         run = cells.get_group((cell.label, cell.seed))
-        run = run[run.step == run.max_iters].assign(trained=run.original_length)  # L of a fine-tune
+        run = run[run.step == run.max_iters].assign(
+            trained_size=run.first_length
+        )  # L of a fine-tune
         table = answers.accuracies(answers.answered(run))
         assert table.inside["content"] == pytest.approx(cell.inside_content)
         if not np.isnan(cell.content):

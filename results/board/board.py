@@ -32,7 +32,7 @@ IN_A_ROW = 6  # schemes in one row of the figure
 
 def read(path: Path) -> pd.DataFrame:
     """The rows of the last step, without those on the way."""
-    rows = pd.read_csv(path)
+    rows = pd.read_csv(path).rename(columns={"train_length": "block_size"})  # the older name
     return rows[rows.step == rows.max_iters]
 
 
@@ -264,7 +264,7 @@ def draw(rows: pd.DataFrame, path: str) -> None:
 def draw_group(rows: pd.DataFrame, colors: dict[str, str], text, content, order) -> None:
     """The lines of these schemes in the three panels."""
     longest = rows.length.max()
-    trained = rows.train_length.iloc[0]
+    trained = rows.block_size.iloc[0]
     for label, color in colors.items():
         text.plot([], [], color=color, label=label)
     for (label, _), run in rows.groupby(["label", "seed"], sort=False):

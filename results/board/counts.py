@@ -25,6 +25,7 @@ from data import context, evenly, load  # noqa: E402
 from data.recall.prepare import TEST_ROWS, VALUES  # noqa: E402
 from data.rows import tested_chunks  # noqa: E402
 from runs import answers  # noqa: E402
+from runs.records import Record  # noqa: E402
 
 SCORED = 26
 
@@ -66,11 +67,11 @@ def print_readers(corpus, n_rows: int) -> None:
                             of_row[place] == questions["first"] - VALUES + value
                         )
         for reader, hits in right.items():
-            row = answers.measure_questions(corpus, scored, np.zeros(tokens.shape), hits)
-            row |= {"length": length, "trained": trained, "protocol": "recall"}
-            measured.setdefault(reader, []).append(row)
-    for reader, rows in measured.items():
-        table = answers.accuracies(answers.answered(pd.DataFrame(rows)))
+            record = Record("recall", length, trained_size=trained)
+            answers.measure_questions(record, corpus, scored, np.zeros(tokens.shape), hits)
+            measured.setdefault(reader, []).append(record)
+    for reader, records in measured.items():
+        table = answers.accuracies(answers.answered(pd.DataFrame(records)))
         print(reader, table[["inside", "area", "reach"]].round(2), sep="\n")
 
 
