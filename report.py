@@ -63,7 +63,7 @@ def list_runs(folders: list[Path], settings: ReportSettings) -> str:
             if is_tested(folder):
                 rows = results.select(results.load_rows(folder), settings.dataset)
                 row = rows.iloc[-1]
-                line |= {"corpus": row.dataset, "L": row.train_length, "pos": row.pos}
+                line |= {"corpus": row.dataset, "L": row.block_size, "pos": row.pos}
                 line |= {"tested": f"at {row.step}"} | results.summary(rows)
             lines.append(line)
         except UserError as error:

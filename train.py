@@ -37,7 +37,8 @@ from runs.figures import plot_run
 from runs.log import Log
 from runs.muon import Muon
 from runs.processes import Processes, init_processes
-from runs.results import describe_run, run_table, update_result
+from runs.records import Result
+from runs.results import run_table, update_result
 from scheme import Scheme, canonical_extend, parse
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # schedulers send the last one
@@ -431,10 +432,12 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         signal.signal(number, handler)
 
 
-def test(run: Run, processes: Processes) -> dict:
+def test(run: Run, processes: Processes) -> Result:
     """Test the model as it is now; returns the new content of the run's extrapolation.json."""
     tester = evaluate.Tester(run.model, run.corpus, run.compute, processes)
-    result = evaluate.extrapolation(tester, describe_run(run), run.settings)
+    s = run.settings
+    about = evaluate.describe_run(run)
+    result = evaluate.extrapolation(tester, about, s.eval_lengths, s.eval_windows)
     if processes.is_master:
         result = update_result(run.folder, result)
     return result

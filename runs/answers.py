@@ -16,18 +16,18 @@ the longest texts that were tested, N = 32 L by default:
 
 import hashlib
 import time
-from typing import Any
+from collections.abc import Container, Sequence
 
 import numpy as np
 import pandas as pd
-import torch
 
 from data import Corpus
 from data.rows import CONTENT, LEAST, ORDER, targets_of, texts_of
-from runs.device import autocast
+from runs import protocols
+from runs.protocols import find_protocol
+from runs.records import Record
+from runs.tester import Tester
 
-ANSWERED = ("recall", "needles", "exact_match")  # protocols with answers
-BATCH_TOKENS = 16384  # inputs of one forward pass
 GROUPS = 64  # of rows, for the standard error of the loss
 NEAREST = 16  # tokens back, from where on the area counts
 LEARNED = 0.9  # accuracy above chance in texts of L, below which nothing is claimed
@@ -41,118 +41,83 @@ log2 distance."""
 # ---- measuring
 
 
-@torch.no_grad()
-def read(tester: Any, tokens: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Nats of the targets that are not -1, and 1 where one is the likeliest token; 0 elsewhere.
-
-    `tester` is an evaluate.Tester. `tokens` and what is returned are (rows, T + 1), `targets` those
-    of the inputs, (rows, T). Each of n processes takes every n-th batch, and each gets the whole
-    result.
-    """
-    compute = tester.compute
-    processes = tester.processes
-    nats = np.zeros(tokens.shape)
-    right = np.zeros(tokens.shape)
-    is_scored = targets >= 0
-    size = max(1, BATCH_TOKENS // targets.shape[1])  # rows of a batch
-    for first in range(size * processes.rank, len(tokens), size * processes.size):
-        batch = slice(first, first + size)
-        idx = tester.begin(tokens[batch, :-1])
-        asked = torch.from_numpy(targets[batch]).to(compute.device)
-        with autocast(compute):
-            losses, hits = tester.model.answers(idx, asked)
-        # a target is the token after its input
-        nats[batch, 1:][is_scored[batch]] = losses.cpu().double().numpy()
-        right[batch, 1:][is_scored[batch]] = hits.cpu().double().numpy()
-    for array in (nats, right):  # zero where another process has measured
-        processes.sum(torch.from_numpy(array))
-    return nats, right
-
-
-def measure(tester: Any, size: int) -> dict:
-    """The measured fields of a row of results: the validation rows of one size, answered.
-
-    `tester` is an evaluate.Tester.
-    """
+def measure(tester: Tester, record: Record) -> None:
+    """Fill in the record of a size: the validation texts of this size, answered."""
     corpus = tester.corpus
-    tokens, distances = texts_of(corpus, size)  # (texts, T + 1) each
+    tokens, distances = texts_of(corpus, record.length)  # (texts, T + 1) each
     targets = targets_of(corpus, tokens, distances)  # (texts, T)
     started = time.perf_counter()
-    nats, right = read(tester, tokens, targets)
-    row = {"tokens_per_s": round(targets.size / (time.perf_counter() - started), 1)}
-    row |= answer_loss(nats, distances)
+    nats, right = tester.answers(tokens, targets)
+    record.tokens_per_s = round(targets.size / (time.perf_counter() - started), 1)
+    fill_answers(record, nats, distances)
+    if record.nats is None or not find_protocol(record.protocol).answers:
+        return
     meta = corpus.meta["rows"]
-    if row["nats"] is None or meta["protocol"] == "image":
-        return row
     counted = count_answers(right, distances, meta["chance"])
-    return row | {
-        "texts": len(right),
-        "exact": int((right == (distances > 0)).all(axis=1).sum()),
-        "accuracy": sum(counted["right"]) / sum(counted["counts"]),
-        "by_distance": {meta["kind"]: counted},
-    }
+    record.texts = len(right)
+    record.exact = int((right == (distances > 0)).all(axis=1).sum())
+    record.accuracy = sum(counted["right"]) / sum(counted["counts"])
+    record.by_distance = {meta["kind"]: counted}
 
 
 def measure_questions(
-    corpus: Corpus, kind: np.ndarray, distance: np.ndarray, nats: np.ndarray, right: np.ndarray
-) -> dict:
-    """The measured fields of a row of recall, of chunks of texts with questions that were read.
+    record: Record,
+    corpus: Corpus,
+    kind: np.ndarray,
+    distance: np.ndarray,
+    nats: np.ndarray,
+    right: np.ndarray,
+) -> None:
+    """Fill in a record of recall, from chunks of texts with questions that were read.
 
     All arrays are (chunks, N + 1); kind and distance are those of `data.rows.tested_chunks`.
     """
-    row = answer_loss(nats, distance)
-    if row["nats"] is None:
-        return row
-    by_distance = {}
+    fill_answers(record, nats, distance)
+    if record.nats is None:
+        return
+    record.texts = len(kind)
+    record.by_distance = {}
     for name, number in (("content", CONTENT), ("order", ORDER)):
         asked = np.where(kind == number, distance, 0)
         if asked.any():
             chance = corpus.meta["questions"][name]["chance"]
-            by_distance[name] = count_answers(right, asked, chance)
-    return row | {"texts": len(kind), "by_distance": by_distance}
+            record.by_distance[name] = count_answers(right, asked, chance)
 
 
-def answer_loss(nats: np.ndarray, distances: np.ndarray) -> dict:
-    """What a row says of the loss of answers; both arrays are (rows, T + 1).
-
-    Where it is not finite, nats are None and there is a reason.
-    """
+def fill_answers(record: Record, nats: np.ndarray, distances: np.ndarray) -> None:
+    """Fill in the loss of answers, of groups of texts; both arrays are (texts, T + 1)."""
     scored = distances > 0
-    row = {"targets": digest(distances)}
-    lost = np.sum(~np.isfinite(nats[scored]))
-    if lost:
-        reason = f"diverged: {lost} losses are not finite"
-        return row | {"nats": None, "diverged": True, "reason": reason}
-    sums = []  # of groups of rows
+    record.targets = digest(distances)
+    sums = []
     counts = []
     for part in np.array_split(np.arange(len(nats)), min(GROUPS, len(nats))):
         sums.append(nats[part][scored[part]].sum())
         counts.append(scored[part].sum())
-    return row | loss_fields(np.array(sums), np.array(counts))
+    fill_loss(record, np.array(sums), np.array(counts))
 
 
-def loss_fields(sums: np.ndarray, counts: np.ndarray) -> dict:
-    """The mean loss and its standard error, from the summed nats and the number of targets of each
-    block, both (blocks,).
+def fill_loss(record: Record, sums: np.ndarray, counts: np.ndarray) -> None:
+    """Fill in the mean loss and its standard error, from the summed nats and the number of targets
+    of each block, both (blocks,); or the reason why there is none.
 
     `block_nats` are the means of the blocks if all have the same number of targets. Else they are
     the linearised ratio estimator (delta method): their mean is the mean over targets, and their
     standard error that of a ratio. As they are linear in nats, differences can be paired.
     """
-    tokens = int(counts.sum())
-    mean = float(sums.sum() / tokens)
-    share = counts * len(sums) / tokens  # of all targets; 1 on average
-    means = sums * len(sums) / tokens + mean * (1 - share)
-    blocks = [float(f"{x:.7g}") for x in means]  # 7 digits, so that files stay small
-    return {
-        "tokens": tokens,
-        "nats": mean,
-        "stderr": standard_error(blocks),
-        "block_nats": blocks,
-    }
+    lost = np.sum(~np.isfinite(sums))
+    if lost:  # what the test found, and no error
+        record.diverged = True
+        record.reason = f"diverged: the loss is not finite in {lost} of {len(sums)} blocks"
+        return
+    record.tokens = int(counts.sum())
+    record.nats = float(sums.sum() / record.tokens)
+    share = counts * len(sums) / record.tokens  # of all targets; 1 on average
+    means = sums * len(sums) / record.tokens + record.nats * (1 - share)
+    record.block_nats = [float(f"{x:.7g}") for x in means]  # 7 digits, so that files stay small
+    record.stderr = standard_error(record.block_nats)
 
 
-def standard_error(numbers: Any) -> float | None:
+def standard_error(numbers: Sequence[float]) -> float | None:
     """The standard error of the mean of the numbers; None for a single one."""
     return float(pd.Series(numbers).sem()) if len(numbers) > 1 else None
 
@@ -214,15 +179,22 @@ def lower_bound(right: int, count: int) -> float:
     return binomtest(right, count).proportion_ci(method="wilson").low
 
 
+def has_answers(rows: pd.DataFrame, counted: Container[str] = ("distance", "text")) -> pd.Series:
+    """Which rows are of protocols with answers that are counted so: see `Protocol.answers`."""
+    return rows.protocol.isin([p.name for p in protocols.PROTOCOLS if p.answers in counted])
+
+
 def answered(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with answers among those of one run, by ascending length or size."""
-    tested = rows[rows.protocol.isin(ANSWERED)].set_index("length").sort_index()
-    return tested.reindex(columns=["protocol", "trained", "nats", "by_distance", "exact", "texts"])
+    tested = rows[has_answers(rows)].set_index("length").sort_index()
+    return tested.reindex(
+        columns=["protocol", "trained_size", "nats", "by_distance", "exact", "texts"]
+    )
 
 
 def is_exact_match(tested: pd.DataFrame) -> bool:
-    """Whether these are rows of exact match, and not of recall or with needles."""
-    return "exact_match" in set(tested.protocol)
+    """Whether the answers of these rows are counted by text, and not by distance."""
+    return has_answers(tested, ["text"]).any()
 
 
 def shares_right(tested: pd.DataFrame) -> pd.Series:
@@ -260,7 +232,7 @@ def accuracies(tested: pd.DataFrame) -> pd.DataFrame:
     the number of answers alone; `gaps` is the number of bins nearer than the reach that do not
     hold.
     """
-    trained = tested.trained.min()
+    trained = tested.trained_size.min()
     lines = {}
     for kind, bins in bin_table(tested).groupby("kind", sort=False):
         at_L = bins[bins.N == trained]

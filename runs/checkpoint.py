@@ -9,7 +9,6 @@ import contextlib
 import difflib
 import hashlib
 import inspect
-import itertools
 import os
 import pickle
 import platform
@@ -29,7 +28,6 @@ from filelock import FileLock, Timeout
 
 import data
 from configurable import (
-    PROTOCOLS,
     RESULT,
     GPTConfig,
     TrainSettings,
@@ -47,7 +45,7 @@ from model import GPT
 from posenc import Piece
 from runs.device import Compute, pick
 from runs.huggingface import check_tokenizer, is_huggingface, load_model
-from runs.results import load_result, tested_lengths
+from runs.results import has_every_test, load_result
 from scheme import ZOO, Scheme, load_file
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -380,7 +378,7 @@ class RunFolder:
             changes.append(f"the corpus {s.dataset} has changed since")
         return changes
 
-    def finished_result(self) -> dict | None:
+    def finished_result(self) -> Result | None:
         """The content of extrapolation.json if the run is finished: trained to its end, and tested
         by every protocol at every length that the settings ask for. Else None.
         """
@@ -434,22 +432,6 @@ class RunFolder:
                     copy.parent.mkdir(exist_ok=True, parents=True)
                     shutil.copyfile(path, copy)
         write_json(self.path / "config.json", self.config)
-
-
-def has_every_test(result: dict, corpus: data.Corpus, s: TrainSettings) -> bool:
-    """Whether a result has every protocol at every length that the settings ask for."""
-    # whether the newest row of each protocol and length, which tables show, is of these windows
-    tested = {}
-    for row in result["rows"]:
-        if (row["step"], row["dataset"], row["extend"]) == (s.max_iters, s.dataset, s.extend):
-            is_asked = row["windows"] == s.eval_windows or row["protocol"] == "nonoverlapping"
-            tested[row["protocol"], row["length"]] = is_asked
-    if "rows" in corpus.meta:
-        sizes = {size for size, _, _ in rows.tested_sizes(corpus, s.eval_lengths)}
-        return sizes <= {length for _, length in tested}
-    protocols = ("recall",) if "questions" in corpus.meta else PROTOCOLS
-    lengths = tested_lengths(s.block_size, s.eval_lengths)
-    return all(tested.get(key) for key in itertools.product(protocols, lengths))
 
 
 # ---- a run in memory

@@ -20,6 +20,7 @@ from configurable import write_json
 from model import GPT
 from runs import results
 from runs.figures import new_figure, save_figure
+from runs.records import Result
 
 TEXTS = 16  # whose attention is measured, and which are continued
 SEED = 1337
@@ -127,10 +128,10 @@ real      the same of the text as it was"""
     return "repetition in text continued at temperature 1", with_errors(samples, starts), note
 
 
-def report(findings: list[Finding], folder: Path, run_info: dict) -> None:
+def report(findings: list[Finding], folder: Path, about: Result, dataset: str) -> None:
     """Print each finding, and write diagnose.json and diagnose.png into a run folder.
 
-    `run_info` says what was diagnosed, with its "train_length".
+    `about` says what was diagnosed.
     """
     figure = new_figure((4.5 * len(findings), 4))
     content = []
@@ -143,7 +144,9 @@ def report(findings: list[Finding], folder: Path, run_info: dict) -> None:
         means.plot(ax=axes, marker=".", logx=True)
         axes.set_xticks(means.index, means.index)
         axes.minorticks_off()
-        axes.axvline(run_info["train_length"], color="0.35", linestyle="--")
-    write_json(folder / "diagnose.json", run_info | {"findings": content})
+        axes.axvline(about.block_size, color="0.35", linestyle="--")
+    run = {"dataset": dataset, **vars(about)}
+    del run["records"]
+    write_json(folder / "diagnose.json", run | {"findings": content})
     save_figure(figure, folder / "diagnose.png")
     print(f"drawn in {folder}/diagnose.png; dashed: L, the training length")

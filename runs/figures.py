@@ -11,6 +11,7 @@ import pandas as pd
 
 from configurable import UserError, replace_file
 from runs import answers
+from runs.records import Result
 from runs.results import over_seeds, rows_of, select
 
 # colours of Okabe and Ito and two of Tol, which the colour-blind can tell apart
@@ -43,14 +44,16 @@ def save_figure(figure: Any, path: str | Path) -> None:
     replace_file(path, lambda file: figure.savefig(file, format=kind))
 
 
-def plot_run(folder: str | Path, result: dict[str, Any]) -> None:
+def plot_run(folder: str | Path, result: Result) -> None:
     """Draw extrapolation.png of a run folder: the tests with the extension it was trained with."""
     with suppress(UserError):  # it was tested on another corpus, or with another extension
         plot_rows(select(rows_of({str(folder): result})), Path(folder) / "extrapolation.png")
 
 
 def plot_rows(rows: pd.DataFrame, path: str | Path, size: Sequence[float] = ()) -> bool:
-    """Draw selected rows: the loss of fixed_targets by test length, or the share of right answers.
+    """Draw selected rows: the loss by test length, or the share of right answers.
+
+    Of several protocols that are compared over seeds, the first is drawn.
 
     Each label has a curve. With `size`, in inches, the figure is for a paper: 8-point text, no
     title, no explanation of bars and lines. Returns False, without a figure, if there is nothing to
@@ -64,7 +67,7 @@ def plot_rows(rows: pd.DataFrame, path: str | Path, size: Sequence[float] = ()) 
     places = np.unique(np.concatenate([curve.get_xdata() for curve in curves])).astype(int)
     axes.set_xticks(places, places)
     axes.minorticks_off()
-    length = rows.train_length.iloc[0]
+    length = rows.block_size.iloc[0]
     axes.axvline(length, color="0.35", linestyle="--")
     axes.text(length, 1.02, f"L = {length}", transform=axes.get_xaxis_transform())
     if size:
@@ -144,7 +147,9 @@ def draw_losses(axes: Any, rows: pd.DataFrame) -> list[Any]:
         f"test length, {unit}s\nbars: {of_bars}\ndotted: loss with the text cut to L; X: diverged"
     )
     axes.set_ylabel(f"loss, nats per {unit}")
-    for label, means in over_seeds(rows).groupby("label", sort=False):
+    table = over_seeds(rows)
+    table = table[table.protocol.isin(table.protocol.head(1))]
+    for label, means in table.groupby("label", sort=False):
         means = means.set_index("length").sort_index()
         nats = means["mean"].replace(math.inf, math.nan)
         if nats.isna().all():
@@ -159,7 +164,7 @@ def draw_losses(axes: Any, rows: pd.DataFrame) -> list[Any]:
         color = line_style["color"]
         for length in means.index[means["mean"] == math.inf]:
             axes.plot(length, 0.97, "X", color=color, transform=axes.get_xaxis_transform())
-        cropped = nats.get(rows.train_length.iloc[0], math.nan)
+        cropped = nats.get(rows.block_size.iloc[0], math.nan)
         axes.axhline(cropped, color=color, linestyle=":")
     low, high = axes.get_ylim()
     if high < 1.25 * low:  # a flat curve should look flat

@@ -12,42 +12,25 @@ import lzma
 import math
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from configurable import RESULT, UserError, read_json, replace_file, setting_values, write_json
-from runs import answers
-
-# a new row replaces an old one of the same run only if all these fields are equal
-QUESTION = (
-    "dataset",
-    "protocol",
-    "length",
-    "extend",
-    "files_sha256",
-    "split_sha256",
-    "targets",
-    "step",
-    "checkpoint",
-    "dtype",
-    "attention",
+from configurable import (
+    TrainSettings,
+    UserError,
+    read_json,
+    replace_file,
+    write_json,
 )
-# the columns of a run's table
-COLUMNS = (
-    "fixed_targets image stderr gain gain_stderr key_targets windowed nonoverlapping bits/byte"
-).split()
-# what is printed below a table that has these columns
-LEGEND = {
-    "gain": "gain: loss(L) - loss(N), below zero where longer texts do harm; ±: standard errors",
-    "windowed": "windowed: fixed_targets where each token sees no more than the last L",
-    "nonoverlapping": "nonoverlapping, bits/byte: what papers print; no evidence of extrapolation",
-    "bits/byte": "bits/byte: of its text alone; end tokens count in neither nats nor bytes",
-}
-# the protocols whose losses are compared over seeds
-OVER_SEEDS = ("fixed_targets", "image")
+from data import Corpus
+from data.rows import tested_sizes
+from runs import answers, protocols
+from runs.records import OLD_NAMES, Record, Result, read_result
+
 # the columns of `over_seeds` that are tables of their own, after the mean, with their titles
 SPREAD = {
     "sd": "standard deviation over seeds",
@@ -59,7 +42,7 @@ SPREAD = {
 # ---- files
 
 
-def load_result(folder: str | Path) -> dict[str, Any]:
+def load_result(folder: str | Path) -> Result:
     """Read extrapolation.json of a run folder; UserError if it is missing or damaged."""
     path = Path(folder) / "extrapolation.json"
     if not path.exists():
@@ -68,7 +51,7 @@ def load_result(folder: str | Path) -> dict[str, Any]:
             "comparison resumes with its ablate.py command"
         )
     try:
-        result = read_json(path)
+        result = read_result(read_json(path))
         rows_of({"": result})
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # UserError is a ValueError
         raise UserError(
@@ -77,54 +60,47 @@ def load_result(folder: str | Path) -> dict[str, Any]:
     return result
 
 
-def update_result(folder: str | Path, new: dict[str, Any]) -> dict[str, Any]:
+def update_result(folder: str | Path, new: Result) -> Result:
     """Add a result to the extrapolation.json of a run folder; returns the file's new content.
 
-    A row is replaced only if the same QUESTION was asked again.
+    A record is replaced only if the same question was asked again.
     """
     path = Path(folder, "extrapolation.json")
-
-    def question(row: dict) -> list:
-        return [row.get(name) for name in QUESTION]
-
     if path.exists():
-        asked = [question(row) for row in new["rows"]]
-        others = [row for row in load_result(folder)["rows"] if question(row) not in asked]
-        new = new | {"rows": others + new["rows"]}
-    write_json(path, new)
+        others = [record for record in load_result(folder).records if record not in new.records]
+        new = replace(new, records=others + new.records)
+    content = asdict(new)
+    content["rows"] = content.pop("records")  # as the file has always called them
+    write_json(path, content)
     return new
 
 
-def describe_run(run: Any) -> dict[str, Any]:
-    """The fields of a result that describe the run, with the extension that is active now.
-
-    `scheme_files` are the files that defined its scheme when its training began, each with the
-    first digits of its SHA-256.
-    """
-    settings = run.settings
-    files = run.config.get("files_sha256", {})  # a Hugging Face model has none
-    digests = [f"{name}:{digest[:6]}" for name, digest in sorted(files.items())]
-    is_dropped = settings.drop_pos > 0 and run.model.config.pos == "nope"
-    return {
-        "pos": f"{settings.pos} (dropped)" if is_dropped else settings.pos,
-        "extend": run.model.pos.extend_text,
-        "train_length": settings.block_size,
-        "original_length": run.model.config.first_length,
-        "seed": settings.seed,
-        "max_iters": settings.max_iters,
-        "settings": setting_values(settings, *RESULT),
-        "scheme_files": " ".join(digests),
-        "step": run.step,
-        "checkpoint": run.digest[:16],
-        "tokens_trained": run.tokens,
-        "parameters": run.model.parameter_count,
-    }
-
-
-def tested_lengths(train_length: int, lengths: Iterable[int] = ()) -> list[int]:
+def tested_lengths(block_size: int, lengths: Iterable[int] = ()) -> list[int]:
     """The lengths to test, in ascending order: L, and those given, else L/2, 2L, 4L ... 32L."""
-    lengths = lengths or [train_length * 2**k // 2 for k in range(7)]
-    return sorted({train_length, *lengths})
+    lengths = lengths or [block_size * 2**k // 2 for k in range(7)]
+    return sorted({block_size, *lengths})
+
+
+def has_every_test(result: Result, corpus: Corpus, s: TrainSettings) -> bool:
+    """Whether a result has what the settings of its run ask for: a test after the last step, by
+    every protocol of its corpus at every length, on as many windows.
+    """
+    windows = {}  # of the newest record of each protocol and length, which tables show
+    for record in result.records:
+        if (record.step, record.dataset, record.extend) == (s.max_iters, s.dataset, s.extend):
+            windows[record.protocol, record.length] = record.windows
+    if "rows" in corpus.meta:
+        sizes = {size for size, _, _ in tested_sizes(corpus, s.eval_lengths)}
+        return sizes <= {length for _, length in windows}
+    asked = protocols.of_text()
+    if "questions" in corpus.meta:
+        asked = [protocols.find_protocol("recall")]
+    for protocol in asked:
+        for length in tested_lengths(s.block_size, s.eval_lengths):
+            found = windows.get((protocol.name, length))
+            if found is None or (protocol.in_places and found != s.eval_windows):
+                return False
+    return True
 
 
 # ---- the frame
@@ -183,64 +159,75 @@ def read_rows(path: Path) -> pd.DataFrame:
     }
     try:
         rows = pd.read_csv(path, float_precision="round_trip", converters=converters)
-        return rows[rows.seed.notna()].astype({"seed": int, "train_length": int})
+        rows = rows.rename(columns=OLD_NAMES)
+        return rows[rows.seed.notna()].astype({"seed": int, "block_size": int})
     except (ValueError, AttributeError, KeyError, EOFError, lzma.LZMAError) as error:
         raise UserError(f"{path} is damaged, no table of rows: {error!r:.80}") from None
 
 
-def rows_of(results: Mapping[str, dict[str, Any]]) -> pd.DataFrame:
-    """The rows of results, {run folder: content of extrapolation.json}, as one frame.
+def rows_of(results: Mapping[str, Result]) -> pd.DataFrame:
+    """The records of results, {run folder: result}, as one frame: a row for each.
 
-    Columns: `run` (the folder), `label`, the fields of the result, a column for each setting that
-    differs among the runs, and the fields of the row. `extend` is the extension of the row and
+    Columns: `run` (the folder), `label`, the fields of Result, a column for each setting that
+    differs among the runs, and the fields of Record. `extend` is the extension of the record and
     `trained_extend` that of the run, "" for none; `trained_on` is the corpus of the run. The label
     is the scheme with the settings that differ, never the seed.
     """
     # a column for each run
-    settings = pd.DataFrame({run: r["settings"] for run, r in results.items()}, dtype=object)
+    settings = pd.DataFrame({run: r.settings for run, r in results.items()}, dtype=object)
     # these have columns of their own; the digests in scheme_files tell two pos_files apart
     settings = settings.drop(["pos", "extend", "seed", "pos_file"], errors="ignore")
     settings_that_differ = settings[settings.map(str).nunique(axis="columns") > 1]
-    records = []
+    rows = []
     for run, result in results.items():
         changed = settings_that_differ[run].to_dict()
-        run_fields = {"run": run, "trained_on": result["settings"]["dataset"]} | changed | result
-        run_fields["trained_extend"] = result["extend"]
-        del run_fields["rows"], run_fields["settings"]
-        scheme = " ".join([result["pos"], *(f"{name}={x}" for name, x in changed.items())])
-        for row in result["rows"]:
+        about = {"run": run, "trained_on": result.settings["dataset"]} | changed | vars(result)
+        about["trained_extend"] = about.pop("extend")
+        del about["settings"], about["records"]
+        scheme = " ".join([result.pos, *(f"{name}={x}" for name, x in changed.items())])
+        for record in result.records:
             label = scheme
-            if row["extend"]:
-                label += f", {row['extend']}"
-            if row["step"] < result["max_iters"]:
-                label += f" (unfinished: step {row['step']} of {result['max_iters']})"
-            records.append(run_fields | row | {"label": label})
-    return complete(pd.DataFrame(records))
+            if record.extend:
+                label += f", {record.extend}"
+            if record.step < result.max_iters:
+                label += f" (unfinished: step {record.step} of {result.max_iters})"
+            rows.append(about | vars(record) | {"label": label})
+    return complete(pd.DataFrame(rows))
 
 
 def complete(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows with every column that a table reads: "" for a missing text, NaN for a number. A
-    label shared by different schemes or runs gets a suffix.
-    """
-    numbers = ["nats", "stderr", "stderr_vs_L", "bits_per_byte", "chance"]
-    texts = ["extend", "trained_extend", "note", "reason", "scheme_files", "source"]
-    texts += ["checkpoint", "split_sha256", "targets", "dtype"]
-    others = ["block_nats", "diverged", "parameters", "tokens_trained", "step"]
-    rows = rows.reindex(columns=rows.columns.union([*numbers, *texts, *others], sort=False))
-    rows[numbers] = rows[numbers].astype(float)
-    rows[texts] = rows[texts].astype(object).fillna("")
+    """Rows with a column for every field, which older tables may lack, and labels of one model."""
+    rows = rows.copy()
+    for f in (*fields(Result), *fields(Record)):
+        if f.name not in rows and f.default is not MISSING:
+            rows[f.name] = math.nan if f.default is None else f.default
+        if f.type == float | None:
+            rows[f.name] = rows[f.name].astype(float)
+        elif f.type is str:
+            rows[f.name] = rows[f.name].astype(object).fillna("")
+    for column in ("trained_extend", "source"):
+        if column not in rows:
+            rows[column] = ""
+        rows[column] = rows[column].astype(object).fillna("")
     rows["diverged"] = rows.diverged.eq(True)
-    # where models share a label, the later ones get their source, files or folder as a suffix
+    return tell_apart(rows).drop(columns="source")
+
+
+def tell_apart(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows whose labels have a suffix where different models share one: the later ones get their
+    source, the files of their scheme, or their folder.
+    """
     for column, keys in {
         "source": ["label", "seed"],
         "scheme_files": ["label"],
         "run": ["label", "seed"],
     }.items():
-        is_later = rows[column] != rows.groupby(keys)[column].transform("first")
-        is_later &= rows[column] != ""  # a run folder has no source
-        needs_suffix = is_later.groupby([rows.label, rows[column]]).transform("any")
-        rows.loc[needs_suffix, "label"] += " (" + rows[column] + ")"
-    return rows.drop(columns="source")
+        first = rows.groupby(keys)[column].transform("first")
+        is_later = (rows[column] != first) & (rows[column] != "")  # a run folder has no source
+        # all seeds of a later model, not only those that the first has, too
+        is_later = is_later.groupby([rows.label, rows[column]]).transform("any")
+        rows.loc[is_later, "label"] += " (" + rows[column] + ")"
+    return rows
 
 
 # ---- which rows are compared
@@ -266,14 +253,13 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
     shown = shown[step == step.groupby(shown.run).transform("max")]
     shown = shown[shown.checkpoint == shown.groupby("run").checkpoint.transform("last")]
 
-    # fixed_targets and windowed must have one set of targets at every length, and key_targets
-    # another: those of the newest test at L
-    kind = shown.protocol.replace("windowed", "fixed_targets")
-    may_vary = (shown.targets == "") | ~kind.isin(["fixed_targets", "key_targets"])
+    # where a protocol has the same targets at every length, they are those of its newest row at L
+    words = {protocol.name: protocol.targets for protocol in protocols.PROTOCOLS}
+    word = shown.protocol.map(words).fillna("")
     targets = shown.split_sha256 + shown.targets
-    at_L = targets.where(shown.length == shown.train_length)
-    newest = at_L.groupby([shown.run, kind]).transform("last")
-    shown = shown[may_vary | (targets == newest)]
+    at_L = targets.where(shown.length == shown.block_size)
+    newest = at_L.groupby([shown.run, word]).transform("last")
+    shown = shown[(word == "") | (shown.targets == "") | (targets == newest)]
     shown = shown.drop_duplicates(["run", "extend", "protocol", "length"], keep="last")
 
     # all runs must have the same targets in a protocol at a length
@@ -286,7 +272,7 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
             "evaluate them with the same --eval_windows and the same corpus files"
         )
     # the seeds of a label are pooled: they must be of one model
-    sizes = shown.groupby("label")[["train_length", "parameters", "tokens_trained"]].nunique()
+    sizes = shown.groupby("label")[["block_size", "parameters", "tokens_trained"]].nunique()
     mixed = sizes.index[(sizes > 1).any(axis=1)]
     if len(mixed):
         raise UserError(
@@ -320,7 +306,7 @@ def rename(rows: pd.DataFrame, labels: str) -> pd.DataFrame:
     return renamed
 
 
-def losses(rows: pd.DataFrame) -> pd.Series:
+def finite_or_inf(rows: pd.DataFrame) -> pd.Series:
     """The nats of rows: inf where a model diverged, NaN where its loss is undefined."""
     return rows.nats.where(~rows.diverged, math.inf)
 
@@ -328,17 +314,17 @@ def losses(rows: pd.DataFrame) -> pd.Series:
 # ---- one run
 
 
-def paired(a: Any, b: Any) -> tuple[float, float] | None:
-    """The difference a - b of two rows in nats, and its standard error, paired window by window.
+def paired(a: Record | pd.Series, b: Record | pd.Series) -> tuple[float, float] | None:
+    """The difference a - b of two records in nats, and its standard error, paired window by window.
 
     None if one has no loss, or if they were measured on different targets.
     """
-    if pd.isna(a["nats"]) or pd.isna(b["nats"]):
+    if pd.isna(a.nats) or pd.isna(b.nats):
         return None
-    if a["split_sha256"] != b["split_sha256"] or a["targets"] != b["targets"]:
+    if a.split_sha256 != b.split_sha256 or a.targets != b.targets:
         return None
-    differences = np.subtract(a["block_nats"], b["block_nats"])
-    return a["nats"] - b["nats"], answers.standard_error(differences)
+    differences = np.subtract(a.block_nats, b.block_nats)
+    return a.nats - b.nats, answers.standard_error(differences)
 
 
 def length_table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -347,13 +333,16 @@ def length_table(rows: pd.DataFrame) -> pd.DataFrame:
     gain = loss(L) - loss(N) of fixed_targets, and far = windowed - fixed_targets where N > L, both
     with the standard errors of the paired differences; bits/byte of nonoverlapping.
     """
-    length = rows.train_length.iloc[0]
+    length = rows.block_size.iloc[0]
     fixed = rows[rows.protocol == "fixed_targets"].set_index("length")
     # what was not tested has no loss
     at_L = fixed.reindex([length]).iloc[0]
     windowed = rows[rows.protocol == "windowed"].set_index("length").reindex(fixed.index)
-    table = rows.assign(loss=losses(rows)).pivot(index="length", columns="protocol", values="loss")
-    table = table.reindex(columns=[*COLUMNS, "far", "far_stderr"]).astype(float)
+    table = rows.assign(loss=finite_or_inf(rows)).pivot(
+        index="length", columns="protocol", values="loss"
+    )
+    columns = [column for protocol in protocols.PROTOCOLS for column in protocol.columns]
+    table = table.reindex(columns=[*columns, "far", "far_stderr"]).astype(float)
     table["stderr"] = fixed.stderr
     table["bits/byte"] = rows[rows.protocol == "nonoverlapping"].set_index("length").bits_per_byte
     for n, row in fixed.iterrows():
@@ -366,9 +355,9 @@ def length_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 def doubts(rows: pd.DataFrame) -> str:
     """Why the rows of one run do not show that it uses context beyond L; empty if they do."""
-    if "fixed_targets" not in set(rows.protocol) or "documents" in rows.columns:
+    if "fixed_targets" not in set(rows.protocol) or rows.documents.notna().any():
         return ""  # a corpus with questions shows it by their answers
-    length = rows.train_length.iloc[0]
+    length = rows.block_size.iloc[0]
     table = length_table(rows)
     doubt = f"does not show that it uses more than {length}"
     half = table.reindex([length // 2]).iloc[0]  # the line of N = L/2, NaN if it was not tested
@@ -386,10 +375,10 @@ def doubts(rows: pd.DataFrame) -> str:
 
 def summary(rows: pd.DataFrame) -> dict[str, float]:
     """The selected rows of one run in a few numbers: loss_L, gain_4L, gain_32L, the reach."""
-    length = rows.train_length.iloc[0]
+    length = rows.block_size.iloc[0]
     table = length_table(rows)
     numbers = {
-        "loss_L": table.fixed_targets.fillna(table.image).get(length),
+        "loss_L": table[compared_protocols()].bfill(axis="columns").iloc[:, 0].get(length),
         "gain_4L": table.gain.get(4 * length),
         "gain_32L": table.gain.get(32 * length),
     }
@@ -410,8 +399,13 @@ def half_interval(numbers: pd.Series) -> float:
     return t.ppf(0.975, len(numbers) - 1) * numbers.sem()
 
 
+def compared_protocols() -> list[str]:
+    """The names of the protocols whose losses are compared over seeds."""
+    return [protocol.name for protocol in protocols.PROTOCOLS if protocol.over_seeds]
+
+
 def over_seeds(rows: pd.DataFrame) -> pd.DataFrame:
-    """Selected rows of fixed_targets (or of images) over seeds: a line for each label and length.
+    """Selected rows over seeds: a line for each protocol that is compared, label and length.
 
     `mean` (inf if a seed diverged), `sd`, and `half`, half of the 95 % t-interval of the mean, are
     over the `seeds`; `stderr_vs_L` is that of the first. `difference` is the mean difference to the
@@ -419,14 +413,14 @@ def over_seeds(rows: pd.DataFrame) -> pd.DataFrame:
     its interval. With fewer than three seeds, intervals are NaN: the seeds are the sample, never
     the windows.
     """
-    rows = rows[rows.protocol.isin(OVER_SEEDS)]
-    rows = rows.assign(loss=losses(rows))
+    rows = rows[rows.protocol.isin(compared_protocols())]
+    rows = rows.assign(loss=finite_or_inf(rows))
     is_first = rows.label.isin(rows.label.head(1))  # none, if there are no rows
-    first = rows[is_first].set_index(["seed", "length"]).loss
-    rows = rows.join(first.rename("first"), on=["seed", "length"])
+    same = ["protocol", "seed", "length"]
+    rows = rows.join(rows[is_first].set_index(same).loss.rename("first"), on=same)
     with np.errstate(invalid="ignore"):  # inf - inf
         rows["difference"] = (rows.loss - rows["first"]).where(~is_first)
-        groups = rows.groupby(["label", "length"], sort=False)
+        groups = rows.groupby(["protocol", "label", "length"], sort=False)
         table = groups.loss.agg(seeds="size", mean="mean", sd="std", half=half_interval)
         table["difference"] = groups.difference.mean().where(np.isfinite)
         table["error"] = groups.difference.agg(half_interval)
@@ -442,8 +436,8 @@ def extension_gains(rows: pd.DataFrame) -> pd.DataFrame:
     the seeds.
     """
     rows = rows[rows.protocol == "fixed_targets"]
-    cropped = rows.query("extend == trained_extend and length == train_length")
-    gains = rows.run.map(cropped.set_index("run").nats) - losses(rows)
+    cropped = rows.query("extend == trained_extend and length == block_size")
+    gains = rows.run.map(cropped.set_index("run").nats) - finite_or_inf(rows)
     table = over_seeds(rows.assign(nats=gains, diverged=False))
     return table[["label", "length", "seeds", "mean", "sd"]]
 
@@ -498,11 +492,11 @@ def tables(rows: pd.DataFrame, format: str = "text", lengths: Iterable[int] = ()
     lengths = lengths or measured
     if format in ("csv", "json"):
         return show("", rows[rows.length.isin(lengths)], format=format)
-    where = f"{rows.dataset.iloc[0]}, trained at L = {rows.train_length.iloc[0]}"
+    where = f"{rows.dataset.iloc[0]}, trained at L = {rows.block_size.iloc[0]}"
     shown = []
 
     # answers, by run
-    is_answer = rows.protocol.isin(answers.ANSWERED)
+    is_answer = answers.has_answers(rows)
     parts = {}
     notes = [answers.LEGEND]
     for (label, seed), run in rows[is_answer].groupby(["label", "seed"], sort=False):
@@ -529,28 +523,36 @@ def tables(rows: pd.DataFrame, format: str = "text", lengths: Iterable[int] = ()
             if doubt:
                 notes.append(f"{label}: {doubt}")
     if len(runs) == 1:
-        table = length_table(rows)[COLUMNS].query("N in @lengths")
+        table = length_table(rows).drop(columns=["far", "far_stderr"]).query("N in @lengths")
         table = table.dropna(axis="columns", how="all")
-        legend = [text for name, text in LEGEND.items() if name in table]
-        keys = rows[(rows.protocol == "key_targets") & rows.nats.notna()]
-        if len(keys):
-            n = int(keys.tokens.iloc[0])
-            legend += [f"key_targets: the {n} of fixed_targets that far context makes predictable"]
+        notes = [*legend(rows, table), *notes]
         table = table.rename(columns={"stderr": "± stderr", "gain_stderr": "± paired"})
         title = f"{rows.label.iloc[0]} on {title}"
-        shown.append(show(title, table, [*legend, *notes], format))
+        shown.append(show(title, table, notes, format))
     elif schemes.empty:  # only protocols that are not compared over seeds
         shown += [tables(run, format, lengths) for _, run in runs]
     else:
-        protocol = rows.protocol[rows.protocol.isin(OVER_SEEDS)].iloc[0]
-        title += f"; {protocol} by test length N"
-        if not one_seed:
-            title += ", mean over seeds; inf: a test diverged"
-        if format == "tex":
-            shown.append(paper_table(schemes, title, notes))
-        else:
-            shown.append(seed_tables(schemes, title, notes, format))
+        for protocol, of_protocol in schemes.groupby("protocol", sort=False):
+            heading = f"{title}; {protocol} by test length N"
+            if not one_seed:
+                heading += ", mean over seeds; inf: a test diverged"
+            if format == "tex":
+                shown.append(paper_table(of_protocol, heading, notes))
+            else:
+                shown.append(seed_tables(of_protocol, heading, notes, format))
     return "\n\n".join(shown)
+
+
+def legend(rows: pd.DataFrame, table: pd.DataFrame) -> list[str]:
+    """The lines that explain the columns of a `length_table` of these rows."""
+    lines = []
+    for protocol in protocols.PROTOCOLS:
+        lines += [line for column, line in protocol.columns.items() if line and column in table]
+    for protocol in protocols.PROTOCOLS:
+        measured = rows[(rows.protocol == protocol.name) & rows.nats.notna()]
+        if protocol.counted and len(measured):
+            lines.append(protocol.counted.format(n=int(measured.tokens.iloc[0])))
+    return lines
 
 
 def seed_tables(schemes: pd.DataFrame, title: str, notes: Iterable[str], format: str) -> str:
@@ -603,8 +605,8 @@ def wide(table: pd.DataFrame, column: str) -> pd.DataFrame:
     return cells.reindex(table.label.unique()).rename_axis(index="scheme", columns=None)
 
 
-def run_table(result: dict[str, Any]) -> str:
-    """The table of one run, from the content of its extrapolation.json."""
+def run_table(result: Result) -> str:
+    """The table of one run."""
     return tables(select(rows_of({"": result})))
 
 

@@ -46,7 +46,6 @@ MISTAKES = [
     ("evaluate", "no run folder"),
     ("evaluate out/absent", "absent"),
     ("evaluate out/absent --protocols=fixed", "fixed_targets"),
-    ("evaluate out/absent --protocols=", "protocols"),
     ("evaluate out/absent --lengths=64", "eval_lengths"),
     ("evaluate out/absent --out=f.xyz", ".pdf or .svg"),
     ("report out/absent --out=f.xyz", ".pdf or .svg"),

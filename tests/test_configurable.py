@@ -162,7 +162,6 @@ def test_what_is_no_text_of_settings_is_refused(config, content, reason):
         (AblateSettings, "--seed=3", "use --seeds"),
         (AblateSettings, "--only=2", "only"),
         (SampleSettings, "--prompt=hello", "did you mean start?"),
-        (EvaluateSettings, "--protocols=fixed", "'fixed_targets', 'windowed'"),
         (ReportSettings, "--format=html", "'md', 'tex'"),
         (TrainSettings, "--out=x", "did you mean out_dir?"),
         (TrainSettings, "--zzzz=1", "--help lists"),

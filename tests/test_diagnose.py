@@ -10,6 +10,7 @@ import torch
 from configurable import GPTConfig
 from model import GPT
 from runs import diagnose
+from runs.records import Result
 
 L = 16
 SCHEMES = ["nope", "rope", "alibi", "t5", "nope + window(size=7, sinks=2)", "rope | nope | alibi"]
@@ -128,9 +129,10 @@ def test_a_report_is_printed_kept_and_drawn(tmp_path, capsys):
     texts = tokens(3, 4 * L)
     findings = [diagnose.attention_of(model, texts, L), diagnose.continuations(model, texts, L)]
     assert list(findings[1][1].index) == [L, 2 * L, 3 * L]
-    diagnose.report(findings, tmp_path, {"train_length": L})
+    about = Result("rope", 1, L, 9, {})
+    diagnose.report(findings, tmp_path, about, "tiny")
     printed = capsys.readouterr().out
     assert "entropy" in printed and "written" in printed
     content = json.loads((tmp_path / "diagnose.json").read_text(encoding="utf-8"))
-    assert content["train_length"] == L and content["findings"][0]["rows"][0]["keys"] == 1
+    assert content["block_size"] == L and content["findings"][0]["rows"][0]["keys"] == 1
     assert (tmp_path / "diagnose.png").stat().st_size > 1000

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import re
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,9 +17,11 @@ import data
 import data.recall.prepare as recall
 import data.tasks.prepare as tasks
 import evaluate
-from configurable import EvaluateSettings, GPTConfig, UserError
+from configurable import GPTConfig, UserError
 from model import GPT
-from runs import answers, device, results
+from runs import answers, device, protocols, results
+from runs.protocols import of_text
+from runs.records import Result
 
 L, LENGTHS = 8, (4, 8, 16, 40)  # 16 does not divide 40
 DOCUMENTS = (300, 30, 500, 200)
@@ -28,7 +31,7 @@ BF16 = device.Compute("cpu", torch.bfloat16, "for a test")
 @pytest.fixture(autouse=True)
 def known_targets(monkeypatch, no_predictor):
     """Key targets that no predictor chooses."""
-    monkeypatch.setattr(evaluate.context, "key_targets", lambda near, far: key_by_hand(*near.shape))
+    monkeypatch.setattr("data.context.key_targets", lambda near, far: key_by_hand(*near.shape))
 
 
 def key_by_hand(places, scored):
@@ -75,6 +78,12 @@ class Known:
 AT_STEP_9 = {"step": 9, "tokens_trained": 99, "checkpoint": "cafe"}
 
 
+def run_at(length):
+    """What is said of a run of nine steps."""
+    settings = {"pos": "rope", "extend": "", "seed": 1, "dataset": "toy"}
+    return Result("rope", 1, length, 9, settings, **AT_STEP_9)
+
+
 def corpus(documents, seed=0, name="toy", characters="aé€"):
     """A corpus in memory: `documents` are lengths, tokens random, of 1, 2 and 3 bytes."""
     val = np.random.default_rng(seed).integers(0, len(characters), sum(documents)).astype(np.uint16)
@@ -85,14 +94,12 @@ def corpus(documents, seed=0, name="toy", characters="aé€"):
     return data.Corpus(name, Path("nowhere"), meta, val, val, starts, starts)
 
 
-def measured(model=None, documents=DOCUMENTS, lengths=LENGTHS, compute=device.CPU, **settings):
+def measured(model=None, documents=DOCUMENTS, lengths=LENGTHS, compute=device.CPU, windows=64):
     """What extrapolation gives for a model on a corpus of such documents: {(protocol, N): row}."""
-    about = {"train_length": L} | AT_STEP_9
     tester = evaluate.Tester(model or Known(), corpus(documents), compute)
-    settings = EvaluateSettings(eval_lengths=lengths, **settings)
-    result = evaluate.extrapolation(tester, about, settings)
-    json.dumps(result, allow_nan=False)  # can be written
-    return {(row["protocol"], row["length"]): row for row in result["rows"]}
+    result = evaluate.extrapolation(tester, run_at(L), lengths, windows)
+    json.dumps(asdict(result), allow_nan=False)  # can be written
+    return {(record.protocol, record.length): record for record in result.records}
 
 
 # ---- where a text is tested
@@ -121,8 +128,8 @@ def ends_by_hand(documents, windows=64):
 @pytest.mark.parametrize("documents", [DOCUMENTS, (141, 400), (3000, 10), (42,) * 70, (5000, 9000)])
 @pytest.mark.parametrize("long", [1, 4096])
 def test_places_are_targets_with_the_reach_before_them(documents, long, monkeypatch):
-    monkeypatch.setattr(evaluate, "LONG_DOCUMENTS", long)
-    places = evaluate.find_places(corpus(documents))
+    monkeypatch.setattr(protocols, "LONG_DOCUMENTS", long)
+    places = protocols.find_places(corpus(documents))
     across = reach_by_hand(documents) < long
     assert places.across_documents == across
     taken = [sum(documents)] if across else documents  # short documents are taken as one
@@ -134,13 +141,13 @@ def test_places_are_targets_with_the_reach_before_them(documents, long, monkeypa
 
 def test_places_depend_on_the_split_alone_and_the_first_64_of_256_are_the_64():
     text = corpus([70000])
-    few, many = evaluate.find_places(text), evaluate.find_places(text, 256)
+    few, many = protocols.find_places(text), protocols.find_places(text, 256)
     assert many.ends[:64].tolist() == few.ends.tolist()
     for count in (64, 128, 256):
         gaps = np.diff(np.sort(many.ends[:count]))
         assert gaps.max() - gaps.min() <= 1
     for n, size in ((65537, 4096), (65536, 2048)):  # inputs of a chunk
-        assert len(evaluate.nonoverlapping(evaluate.find_places(corpus([n])), 1)) == size
+        assert len(protocols.nonoverlapping(protocols.find_places(corpus([n])), 1)) == size
 
 
 # ---- the protocols, by hand
@@ -150,10 +157,10 @@ def check_by_hand(row, model, scored):
     """A row has the mean loss and the digest of the targets [(offset, visible tokens)]."""
     val = corpus(DOCUMENTS).val
     nats = [model.loss(float(val[target]), visible) for target, visible in scored]
-    assert row["nats"] == pytest.approx(np.mean(nats), abs=1e-6)
+    assert row.nats == pytest.approx(np.mean(nats), abs=1e-6)
     raw = b"".join(target.to_bytes(8, "little") for target in sorted(t for t, _ in scored))
-    assert row["targets"] == hashlib.sha256(raw).hexdigest()
-    assert row["tokens"] == len(scored)
+    assert row.targets == hashlib.sha256(raw).hexdigest()
+    assert row.tokens == len(scored)
 
 
 @pytest.mark.parametrize("length", [2, 3, 8, 16, 20, 40, 63, 64, 65, 300])
@@ -168,7 +175,7 @@ def test_the_protocols_are_what_their_definitions_say(length):
             for back in range(32)
         ]
         check_by_hand(rows[protocol, length], model, scored)
-        assert rows[protocol, length]["targets"] == rows["fixed_targets", L]["targets"]
+        assert rows[protocol, length].targets == rows["fixed_targets", L].targets
     starts = data.evenly(sum(DOCUMENTS) - max(64, length), 16)  # of the 16 chunks of 64 tokens
     scored = [(p + t + 1, t % length + 1) for p in starts for t in range(max(64, length))]
     check_by_hand(rows["nonoverlapping", length], model, [(int(t), v) for t, v in scored])
@@ -185,22 +192,22 @@ def test_a_real_model_gives_the_mean_cross_entropy_of_its_own_logits():
             x = torch.from_numpy(val[end - back - 16 : end - back + 1].astype(np.int64))[None]
             logits = model.eval()(x[:, :-1], x[:, 1:])[0][0, 8:].log_softmax(-1)
             nats += (-logits.gather(1, x[0, 9:, None])).squeeze(1).tolist()
-    assert rows["fixed_targets", 16]["nats"] == pytest.approx(np.mean(nats), abs=1e-5)
-    fixed, windowed = (rows[name, 40]["block_nats"] for name in ("fixed_targets", "windowed"))
+    assert rows["fixed_targets", 16].nats == pytest.approx(np.mean(nats), abs=1e-5)
+    fixed, windowed = (rows[name, 40].block_nats for name in ("fixed_targets", "windowed"))
     assert fixed != windowed
-    assert rows["windowed", 8]["block_nats"] == rows["fixed_targets", 8]["block_nats"]
+    assert rows["windowed", 8].block_nats == rows["fixed_targets", 8].block_nats
     learned = measured(GPT(GPTConfig(pos="learned", **shape)), documents=(900,))
-    assert learned["fixed_targets", 8]["nats"] and "learned" in learned["windowed", 16]["reason"]
+    assert learned["fixed_targets", 8].nats and "learned" in learned["windowed", 16].reason
 
 
 def test_no_number_depends_on_other_lengths_the_batch_or_more_windows(monkeypatch):
     few = measured(documents=(70000,), lengths=(16, 300))
-    many = measured(documents=(70000,), lengths=(24, 300), eval_windows=256)
-    blocks = [rows["fixed_targets", 300]["block_nats"] for rows in (few, many)]
+    many = measured(documents=(70000,), lengths=(24, 300), windows=256)
+    blocks = [rows["fixed_targets", 300].block_nats for rows in (few, many)]
     assert blocks[1][:64] == blocks[0] and len(blocks[1]) == 256
-    monkeypatch.setattr(evaluate, "BATCH_TOKENS", 1)
+    monkeypatch.setattr("runs.tester.BATCH_TOKENS", 1)
     one = measured(documents=(70000,), lengths=(300,))
-    assert one["nonoverlapping", 300]["block_nats"] == few["nonoverlapping", 300]["block_nats"]
+    assert one["nonoverlapping", 300].block_nats == few["nonoverlapping", 300].block_nats
 
 
 def test_a_text_of_any_length_is_read_in_its_order():
@@ -212,8 +219,8 @@ def test_a_text_of_any_length_is_read_in_its_order():
         return torch.zeros(targets.shape)
 
     model.losses = losses
-    windows = evaluate.nonoverlapping(evaluate.find_places(text), length)
-    evaluate.Tester(model, text).losses(windows)
+    windows = protocols.nonoverlapping(protocols.find_places(text), length)
+    evaluate.Tester(model, text).nats(windows)
     first = windows[0].ends[0] - length
     assert read[0][0].tolist() == text.val[first : first + length].tolist()
 
@@ -235,25 +242,25 @@ def test_the_loss_of_key_targets_is_that_of_the_model_on_them_from_one_pass(leng
                 scored.append((end - back, length - back % each))
                 place.append(k)
     check_by_hand(row, model, scored)
-    assert row["targets"] == with_keys["key_targets", L]["targets"]
-    assert row["targets"] != with_keys["fixed_targets", length]["targets"]
+    assert row.targets == with_keys["key_targets", L].targets
+    assert row.targets != with_keys["fixed_targets", length].targets
     # the standard error of a ratio of sums: Cochran 1977, 6.13, in float64
     val = corpus(DOCUMENTS).val
     left = np.zeros(64)
     for k, (target, visible) in zip(place, scored, strict=True):
-        left[k] += model.loss(float(val[target]), visible) - row["nats"]
+        left[k] += model.loss(float(val[target]), visible) - row.nats
     by_hand = math.sqrt(64 / 63 * (left**2).sum()) / len(scored)
-    assert row["stderr"] == pytest.approx(by_hand, rel=1e-4)
-    assert np.mean(row["block_nats"]) == pytest.approx(row["nats"], abs=1e-6)
+    assert row.stderr == pytest.approx(by_hand, rel=1e-4)
+    assert np.mean(row.block_nats) == pytest.approx(row.nats, abs=1e-6)
     # every other number is the same, and the model is asked no more, where no target is key
     model = Known()
     with pytest.MonkeyPatch.context() as patch:
         none = np.zeros((64, 32), dtype=bool)
-        patch.setattr(evaluate.context, "key_targets", lambda *args: none)
+        patch.setattr("data.context.key_targets", lambda *args: none)
         without = measured(model, lengths=(length,))
     assert len(model.calls) == calls
     assert ("key_targets", length) not in without
-    fixed = [rows["fixed_targets", length]["block_nats"] for rows in (without, with_keys)]
+    fixed = [rows["fixed_targets", length].block_nats for rows in (without, with_keys)]
     assert fixed[0] == fixed[1]
 
 
@@ -261,10 +268,11 @@ def test_key_targets_do_not_depend_on_other_lengths_and_share_the_reason_of_fixe
     few, many = measured(lengths=(40,)), measured(Known(odd_beyond=50), lengths=(4, 40, 60))
     for n in (L, 40):
         for field in ("targets", "block_nats", "stderr_vs_L"):
-            assert few["key_targets", n][field] == many["key_targets", n][field]
-    assert many["key_targets", 60]["diverged"] and many["key_targets", 60]["nats"] is None
+            ours, theirs = few["key_targets", n], many["key_targets", n]
+            assert getattr(ours, field) == getattr(theirs, field)
+    assert many["key_targets", 60].diverged and many["key_targets", 60].nats is None
     ended = measured(Known(limit=16))
-    assert ended["key_targets", 40]["reason"] == "the table ends at 16"
+    assert ended["key_targets", 40].reason == "the table ends at 16"
     assert ("key_targets", L) not in {key for key in measured(Known(limit=1))}
 
 
@@ -284,8 +292,7 @@ def test_bits_per_byte_leave_out_targets_without_text_from_nats_and_bytes(monkey
     monkeypatch.setattr(Ended, "end", end)
     text, model = corpus(DOCUMENTS, characters="abcd"), Known()
     tester = evaluate.Tester(model, text)
-    settings = EvaluateSettings(eval_lengths=(40,))
-    rows = evaluate.extrapolation(tester, {"train_length": L} | AT_STEP_9, settings)["rows"]
+    rows = evaluate.extrapolation(tester, run_at(L), (40,), 64).records
     starts = text.val_starts.tolist()
     fixed = [
         (target - back, 40 - back % 20)  # two windows
@@ -299,11 +306,11 @@ def test_bits_per_byte_leave_out_targets_without_text_from_nats_and_bytes(monkey
     by_hand = dict(fixed_targets=fixed, windowed=limited, key_targets=keys, nonoverlapping=chunks)
     seen = set()
     for row in rows:
-        if row["length"] != 40:
+        if row.length != 40:
             continue
-        seen.add(row["protocol"])
+        seen.add(row.protocol)
         every, nats, n_bytes, left_out = [], 0.0, 0, 0
-        for target, visible in by_hand[row["protocol"]]:
+        for target, visible in by_hand[row.protocol]:
             token = int(text.val[target])
             every.append(float(model.loss(token, visible)))
             size = [1, 2, 3, 0 if end else 7][token]
@@ -312,9 +319,9 @@ def test_bits_per_byte_leave_out_targets_without_text_from_nats_and_bytes(monkey
             nats += every[-1] * (size > 0)
             n_bytes += size
             left_out += size == 0
-        assert row["nats"] == pytest.approx(np.mean(every), abs=1e-6)  # of all targets
-        assert row["bits_per_byte"] == pytest.approx(nats / math.log(2) / n_bytes, abs=1e-6)
-        assert row["without_bytes"] == left_out and (left_out > 30 or not end)
+        assert row.nats == pytest.approx(np.mean(every), abs=1e-6)  # of all targets
+        assert row.bits_per_byte == pytest.approx(nats / math.log(2) / n_bytes, abs=1e-6)
+        assert row.without_bytes == left_out and (left_out > 30 or not end)
     assert seen == set(by_hand)
 
 
@@ -328,68 +335,66 @@ def test_the_first_token_takes_the_place_of_the_first_input_of_every_window():
 
     model.losses = losses
     model.eval()
-    windows = evaluate.nonoverlapping(evaluate.find_places(text), 16)
-    of_text = evaluate.Tester(model, text).losses(windows)
+    windows = protocols.nonoverlapping(protocols.find_places(text), 16)
+    of_text = evaluate.Tester(model, text).nats(windows)
     without = read.copy()
     read.clear()
     tester = evaluate.Tester(model, text, first_token=2)
-    assert (tester.losses(windows) == of_text).all()  # of the same targets, all of them
+    assert (tester.nats(windows) == of_text).all()  # of the same targets, all of them
     for (idx, targets), (other, same) in zip(read, without, strict=True):
         assert (idx[:, 0] == 2).all() and (other[:, 0] != 2).any()
         assert (idx[:, 1:] == other[:, 1:]).all() and (targets == same).all()
-    row = evaluate.begin_row(tester, AT_STEP_9, "fixed_targets", 16, 64)
-    assert row["first_token"] == 2
+    row = evaluate.new_record(tester, run_at(L), "fixed_targets", 16, 64)
+    assert row.first_token == 2
 
 
 def test_a_row_holds_what_the_format_says():
     rows = measured(compute=BF16)
     row, base = rows["windowed", 16], rows["windowed", L]
-    blocks, at_l = np.array(row["block_nats"]), np.array(base["block_nats"])
-    assert row["stderr"] == pytest.approx(blocks.std(ddof=1) / 8)  # 64 windows
-    assert row["stderr_vs_L"] == pytest.approx((blocks - at_l).std(ddof=1) / 8)
-    assert row["perplexity"] == pytest.approx(math.exp(row["nats"]))
+    blocks, at_l = np.array(row.block_nats), np.array(base.block_nats)
+    assert row.stderr == pytest.approx(blocks.std(ddof=1) / 8)  # 64 windows
+    assert row.stderr_vs_L == pytest.approx((blocks - at_l).std(ddof=1) / 8)
+    assert row.perplexity == pytest.approx(math.exp(row.nats))
     ends, val = ends_by_hand([sum(DOCUMENTS)]), corpus(DOCUMENTS).val
     text = "".join("aé€"[val[end - back]] for end in ends for back in range(32))
-    bits = row["nats"] * 2048 / math.log(2)
-    assert row["bits_per_byte"] == pytest.approx(bits / len(text.encode()))  # of the scored targets
+    bits = row.nats * 2048 / math.log(2)
+    assert row.bits_per_byte == pytest.approx(bits / len(text.encode()))  # of the scored targets
     expected = {"extend": "", "dataset": "toy", "split_sha256": "sha0", "windows": 64}
     expected |= {"dtype": "bfloat16", "attention": "path16/8"} | AT_STEP_9
-    assert expected.items() <= row.items()
-    assert "across documents" in row["note"]
+    assert expected.items() <= asdict(row).items()
+    assert "across documents" in row.note
     # eight windows of the longest are tested in float32 too: Known adds 0.25 in bfloat16
-    assert "bfloat16 minus float32 is +0.25000 nats" in rows["fixed_targets", 40]["note"]
+    assert "bfloat16 minus float32 is +0.25000 nats" in rows["fixed_targets", 40].note
 
 
 def test_what_cannot_be_measured_is_a_row_with_its_reason():
     rows = measured(Known(limit=16))
-    assert {rows[name, 40]["reason"] for name in evaluate.PROTOCOL_WINDOWS} == {
-        "the table ends at 16"
-    }
-    assert rows["fixed_targets", 40]["targets"] == rows["fixed_targets", 16]["targets"]
+    assert {rows[protocol.name, 40].reason for protocol in of_text()} == {"the table ends at 16"}
+    assert rows["fixed_targets", 40].targets == rows["fixed_targets", 16].targets
     rows = measured(documents=(900,), lengths=(256, 257))
-    assert rows["fixed_targets", 256]["nats"] and rows["nonoverlapping", 257]["nats"]
-    assert rows["windowed", 257]["reason"].startswith(
+    assert rows["fixed_targets", 256].nats and rows["nonoverlapping", 257].nats
+    assert rows["windowed", 257].reason.startswith(
         "the validation text of toy allows tests of at most 256 tokens, not 257"
     )
     rows = measured(documents=(15,))
-    assert rows["nonoverlapping", 8]["reason"].endswith("too few for 16 chunks of 8")
-    rows = measured(documents=(900,), eval_windows=1024)
-    assert rows["windowed", 8]["reason"].startswith(
+    assert rows["nonoverlapping", 8].reason.endswith("too few for 16 chunks of 8")
+    rows = measured(documents=(900,), windows=1024)
+    assert rows["windowed", 8].reason.startswith(
         "the validation text of toy has only 644 places for 1024 windows"
     )
 
 
 def test_a_loss_that_is_not_finite_is_a_finding():
     rows = measured(Known(odd_beyond=30), compute=BF16)
-    assert rows["fixed_targets", 40]["diverged"] and rows["fixed_targets", 40]["nats"] is None
-    assert rows["nonoverlapping", 40]["reason"].endswith("not finite in 16 of 16 blocks")
-    assert rows["windowed", 40]["nats"] is not None
-    assert "float32" in rows["fixed_targets", 16]["note"]  # the longest that has a loss
+    assert rows["fixed_targets", 40].diverged and rows["fixed_targets", 40].nats is None
+    assert rows["nonoverlapping", 40].reason.endswith("not finite in 16 of 16 blocks")
+    assert rows["windowed", 40].nats is not None
+    assert "float32" in rows["fixed_targets", 16].note  # the longest that has a loss
 
 
 def test_a_note_warns_of_shared_targets():
     crowded = measured(documents=(97,), lengths=(4,))
-    assert "share targets" in crowded["fixed_targets", 4]["note"]
+    assert "share targets" in crowded["fixed_targets", 4].note
 
 
 # ---- a loss to choose by
@@ -398,10 +403,10 @@ def test_a_note_warns_of_shared_targets():
 def test_a_tuning_loss_is_of_places_that_share_no_target_with_a_test():
     text, model = corpus([40000]), Known()
     model.eval()
-    places, ends = evaluate.find_places(text), evaluate.tuning_places(text, 40, 64).ends
+    places, ends = protocols.find_places(text), evaluate.tuning_places(text, 40, 64).ends
     own = [t for end in ends for t in range(end - 31, end + 1)]
-    plans = [plan(places, n) for plan in evaluate.PROTOCOL_WINDOWS.values() for n in (5, 64, 500)]
-    used = {t for plan in plans for t in evaluate.targets_in(plan).ravel()}
+    plans = [protocol.windows(places, n) for protocol in of_text() for n in (5, 64, 500)]
+    used = {t for plan in plans for t in protocols.targets_in(plan).ravel()}
     assert len(ends) == 64 and len(set(own)) == 2048 and not used & set(own)
     tester = evaluate.Tester(model, text)
     seen = [40 - back % 20 for back in range(31, -1, -1)] * 64
@@ -461,10 +466,8 @@ def asked(tmp_path_factory):
 
 def answers_of_reader(corpus, **how):
     """The rows of a planted reader at L and 32 L, and what they say of it."""
-    about = {"train_length": 32} | AT_STEP_9
-    settings = EvaluateSettings(eval_lengths=(1024,), eval_windows=512)
     tester = evaluate.Tester(Planted(corpus, **how), corpus)
-    rows = evaluate.extrapolation(tester, about, settings)["rows"]
+    rows = evaluate.extrapolation(tester, run_at(32), (1024,), 512).records
     return answers.answered(pd.DataFrame(rows))
 
 
@@ -480,7 +483,7 @@ READERS = [
 @pytest.mark.parametrize("how, sentence", READERS)
 def test_planted_readers_are_told_by_name(asked, how, sentence):
     tested = answers_of_reader(asked, **how)
-    assert [*tested.index] == [32, 1024] and tested.trained[1024] == 32
+    assert [*tested.index] == [32, 1024] and tested.trained_size[1024] == 32
     assert re.match(sentence, answers.verdict(tested))
     lines = answers.bin_table(tested)
     assert lines["count"].min() >= 400 and set(lines.kind) == {"content", "order"}
@@ -520,7 +523,7 @@ def made_bins(above, inside=1.0, chance=0.25):
         right = [round(4000 * (chance + (1 - chance) * share)) for share in shares]
         binned = {"edges": [2**k for k in range(len(right) + 1)], "counts": [4000] * len(right)}
         by_distance = {"content": binned | {"right": right, "chance": chance}}
-        return {"protocol": "recall", "nats": 0.1, "length": n, "trained": 64} | {
+        return {"protocol": "recall", "nats": 0.1, "length": n, "trained_size": 64} | {
             "by_distance": by_distance
         }
 
@@ -569,7 +572,7 @@ def test_exact_match_solves_sizes_up_to_the_first_that_fails():
     rows = answers.answered(
         pd.DataFrame(
             {"length": [4, 8, 16, 32, 64], "exact": [100, 97, 92, 40, 95], "texts": 100}
-            | {"protocol": "exact_match", "trained": 8, "nats": 0.1}
+            | {"protocol": "exact_match", "trained_size": 8, "nats": 0.1}
         )
     )
     assert answers.reaches(rows) == {"reach": 16}
@@ -584,24 +587,19 @@ def test_rows_with_answers_are_rows_of_a_result(tmp_path, monkeypatch):
     model = Known(limit=100)
     model.answers = lambda idx, targets: torch.ones(2, int((targets >= 0).sum()))
     tester = evaluate.Tester(model, data.load("copy", tmp_path))
-    about = {"train_length": 64} | AT_STEP_9
-    found = evaluate.extrapolation(tester, about, EvaluateSettings())["rows"]
-    assert [row["length"] for row in found] == [*range(5, 61, 5)]
-    assert found[0]["accuracy"] == 1.0 and found[0]["targets"] and found[0]["trained"] == 20
-    assert found[-1]["nats"] is None and found[-1]["reason"] == "the table ends at 100"
-    assert results.QUESTION[0] in found[0]
+    found = evaluate.extrapolation(tester, run_at(64), (), 64).records
+    assert [row.length for row in found] == [*range(5, 61, 5)]
+    assert found[0].accuracy == 1.0 and found[0].targets and found[0].trained_size == 20
+    assert found[-1].nats is None and found[-1].reason == "the table ends at 100"
 
 
 def test_the_table_of_a_run_has_the_loss_of_key_targets_and_their_number():
-    about = {"train_length": L, "max_iters": 9, "seed": 1} | AT_STEP_9
-    about |= {"pos": "rope", "extend": "", "scheme_files": ""}
     tester = evaluate.Tester(Known(), corpus(DOCUMENTS))
-    result = evaluate.extrapolation(tester, about, EvaluateSettings(eval_lengths=LENGTHS))
-    result["settings"] = {"pos": "rope", "extend": "", "seed": 1, "dataset": "toy"}
+    result = evaluate.extrapolation(tester, run_at(L), LENGTHS, 64)
     table = results.run_table(result)
-    key = {row["length"]: row for row in result["rows"] if row["protocol"] == "key_targets"}
-    assert f"the {key[L]['tokens']} of fixed_targets that" in table
-    assert all(f"{key[n]['nats']:.4f}" in table for n in LENGTHS)
+    key = {row.length: row for row in result.records if row.protocol == "key_targets"}
+    assert f"the {key[L].tokens} of fixed_targets that" in table
+    assert all(f"{key[n].nats:.4f}" in table for n in LENGTHS)
     for row in key.values():  # as where the model diverges
-        row |= {"nats": None, "reason": "few"}
+        row.nats, row.reason = None, "few"
     assert "key_targets" not in results.run_table(result)

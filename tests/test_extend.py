@@ -128,8 +128,8 @@ def test_an_edited_extension_is_measured_again_and_shown_on_the_windows_asked_fo
         tables.append((tmp_path / "t.txt").read_text())
     assert tables[1] == tables[3]
     for run in runs:
-        rows = results.load_result(run)["rows"]
-        digests = {str(row["files_sha256"]) for row in rows if row["extend"] == "slow"}
+        rows = results.load_result(run).records
+        digests = {str(row.files_sha256) for row in rows if row.extend == "slow"}
         assert len(digests) == 2
 
 

@@ -12,7 +12,7 @@ import data
 import evaluate
 from configurable import EvaluateSettings, GPTConfig, UserError, sha256
 from model import GPT, Cache
-from runs import huggingface
+from runs import huggingface, protocols
 from runs.checkpoint import open_model
 from runs.huggingface import FAMILIES, load_model, save_model
 
@@ -414,19 +414,19 @@ def test_a_model_whose_tokenizer_adds_a_first_token_is_measured_with_it(tmp_path
         run = open_model(str(folder), settings, first_token=asked)
         assert run.first_token == (first if asked else None)
         result = evaluate.evaluate_run(run, [""], settings, ("fixed_targets",))
-        row = result["rows"][0]
-        assert row.get("first_token") == run.first_token
-        assert ("begins with the tokenizer's first token, 258" in row["note"]) == asked
-        nats[asked] = row["nats"], run.digest, run.folder
+        row = result.records[0]
+        assert row.first_token == run.first_token
+        assert ("begins with the tokenizer's first token, 258" in row.note) == asked
+        nats[asked] = row.nats, run.digest, run.folder
         losses = []
-        for window in evaluate.fixed_targets(evaluate.find_places(corpus), L):
+        for window in protocols.fixed_targets(protocols.find_places(corpus), L):
             for end in window.ends:
                 x = torch.tensor(corpus.val[end - L : end + 1].astype(int))
                 idx = torch.cat([torch.tensor([first]), x[1:-1]]) if asked else x[:-1]
                 with torch.no_grad():
                     logits = theirs(idx[None]).logits[0, -window.scored :].log_softmax(-1)
                 losses += (-logits.gather(1, x[-window.scored :, None])).ravel().tolist()
-        assert row["nats"] == pytest.approx(np.mean(losses), abs=1e-4)
+        assert row.nats == pytest.approx(np.mean(losses), abs=1e-4)
     assert len({*nats.values()}) == 2 and nats[True][1:] != nats[False][1:]
 
 

@@ -6,7 +6,7 @@ import json
 import lzma
 import math
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +19,7 @@ import evaluate
 import report
 from configurable import RESULT, TrainSettings, UserError, setting_values, write_json
 from runs import figures, results
+from runs.records import Record, read_result
 from runs.results import load_rows, rows_of, select, tables
 
 L = 128
@@ -56,6 +57,7 @@ def result(pos, seed=1, loss=flat, **changes):
             kind = "pieces" if protocol == "nonoverlapping" else "places"
             row |= {"protocol": protocol, "length": n, "split_sha256": "split of " + row["dataset"]}
             row |= {"targets": f"{kind} {known['windows']}", "checkpoint": f"step {known['step']}"}
+            row["tokens_trained"] = 5000
             nats = loss(min(n, L) if protocol == "windowed" else n)
             if nats is None:
                 row |= {"nats": None, "reason": f"{pos} ends at {L}"}
@@ -66,12 +68,12 @@ def result(pos, seed=1, loss=flat, **changes):
                 row |= {"nats": blocks.mean(), "block_nats": blocks.tolist(), "stderr": 0.04}
                 row |= {"stderr_vs_L": 0.003, "bits_per_byte": 2.0}
             rows.append(row)
-    return {
+    content = {
         "pos": pos,
         "extend": "",
         "seed": seed,
-        "train_length": L,
-        "original_length": L,
+        "block_size": L,
+        "first_length": L,
         "max_iters": 60,
         "parameters": 1000,
         "tokens_trained": 5000,
@@ -81,6 +83,7 @@ def result(pos, seed=1, loss=flat, **changes):
         "checkpoint": f"step {known['step']}",
         "rows": rows,
     }
+    return read_result(content)
 
 
 def frame(*several, **how):
@@ -103,25 +106,25 @@ def test_an_evaluation_replaces_only_what_asked_the_same_question(tmp_path):
     changes = ({"dtype": "bfloat16"}, {"windows": 256}, {"dataset": "books"}, {"extend": "pi"})
     for count, change in enumerate(({}, *changes, {"step": 120})):
         results.update_result(tmp_path, result("rope", **change))
-        rows = results.load_result(tmp_path)["rows"]
-        assert len(rows) == (count + 1) * len(first["rows"])
+        rows = results.load_result(tmp_path).records
+        assert len(rows) == (count + 1) * len(first.records)
     assert [path.name for path in tmp_path.iterdir()] == ["extrapolation.json"]  # written whole
 
 
 @pytest.mark.parametrize(
     "damage",
     [
-        {"rows": 5},
+        {"records": 5},
         {"pos": None},
-        {"rows": [{"protocol": "windowed"}]},
+        {"records": [{"protocol": "windowed"}]},
         {"settings": "none"},
-        {"rows": [result("rope")["rows"][0] | {"nats": "x"}]},
+        {"records": [asdict(result("rope").records[0]) | {"nats": "x"}]},
     ],
 )
 def test_a_damaged_result_is_named_with_the_command_that_makes_it_anew(damage, tmp_path):
     with pytest.raises(UserError, match=f"{tmp_path} has no extrapolation.json"):
         results.load_result(tmp_path)
-    write_json(tmp_path / "extrapolation.json", result("rope") | damage)
+    write_json(tmp_path / "extrapolation.json", asdict(result("rope")) | damage)
     with pytest.raises(UserError, match="is damaged .*: delete it, python evaluate.py"):
         results.load_result(tmp_path)
     (tmp_path / "extrapolation.json").write_text("{")
@@ -135,12 +138,12 @@ def test_a_result_has_the_settings_that_change_it():
     settings = TrainSettings(pos="alibi", n_layer=2, drop_pos=0.5, max_iters=9, block_size=64)
     run = SimpleNamespace(model=model, settings=settings, step=5, tokens=10, digest="c" * 64)
     run.config = {"files_sha256": {"zoo/x.py": "1" * 64}}
-    found = results.describe_run(run)
-    assert found["scheme_files"] == "zoo/x.py:111111"
-    assert found["pos"] == "alibi (dropped)" and found["settings"]["n_layer"] == 2
-    assert (found["train_length"], found["original_length"], found["max_iters"]) == (64, 32, 9)
+    found = evaluate.describe_run(run)
+    assert found.scheme_files == "zoo/x.py:111111"
+    assert found.pos == "alibi (dropped)" and found.settings["n_layer"] == 2
+    assert (found.block_size, found.first_length, found.max_iters) == (64, 32, 9)
     config.pos = "alibi"  # a test before the step that drops it
-    assert results.describe_run(run)["pos"] == "alibi"
+    assert evaluate.describe_run(run).pos == "alibi"
     assert results.tested_lengths(128) == [64, 128, 256, 512, 1024, 2048, 4096]
     assert results.tested_lengths(128, (300, 100)) == [100, 128, 300]
 
@@ -176,14 +179,14 @@ def test_an_unfinished_run_says_so_wherever_it_stands():
 def test_the_newest_rows_of_one_corpus_and_one_extension_are_shown():
     one = result("rope")
     for change in ({"step": 30}, {"dataset": "books"}, {"extend": "pi"}):
-        one["rows"] = result("rope", **change)["rows"] + one["rows"]
-    again = result("rope", loss=breaks, lengths=(512, 64))["rows"]
-    one["rows"] += again
+        one.records = result("rope", **change).records + one.records
+    again = result("rope", loss=breaks, lengths=(512, 64)).records
+    one.records += again
     rows = frame(one)
     assert list(results.wide(results.over_seeds(rows), "mean")) == list(LENGTHS)  # ascending
     assert len(rows) == 12 and set(rows.step) == {60} and set(rows.dataset) == {"stdlib"}
     newest = rows[(rows.protocol == "fixed_targets") & (rows.length == 512)]
-    assert newest.nats.item() == again[0]["nats"]
+    assert newest.nats.item() == again[0].nats
     assert set(frame(one, dataset="books").dataset) == {"books"}
     assert set(frame(one, extend="all").label) == {"rope", "rope, pi"}
     with pytest.raises(UserError, match="alibi was not tested on books: run evaluate.py on it"):
@@ -192,9 +195,10 @@ def test_the_newest_rows_of_one_corpus_and_one_extension_are_shown():
 
 def test_rows_of_an_earlier_checkpoint_do_not_replace_those_of_the_last_step():
     one = result("rope")
-    earlier = [row | {"step": 40, "checkpoint": "step 40", "nats": 9.0} for row in one["rows"]]
-    rows = frame(one | {"rows": one["rows"] + earlier})  # as after a checkpoint was damaged
-    assert set(rows.step) == {60} and len(rows) == len(one["rows"])
+    change = {"step": 40, "checkpoint": "step 40", "nats": 9.0}
+    earlier = [replace(record, **change) for record in one.records]
+    rows = frame(replace(one, records=one.records + earlier))  # as after a checkpoint was damaged
+    assert set(rows.step) == {60} and len(rows) == len(one.records)
 
 
 def test_a_second_test_on_other_windows_leaves_no_seed_out():
@@ -202,9 +206,9 @@ def test_a_second_test_on_other_windows_leaves_no_seed_out():
     fixed = {"protocols": ("fixed_targets",)}
     first = result("rope", **fixed)
     for change in ({"windows": 128}, {"extend": "pi"}):
-        first["rows"] += result("rope", **fixed, **change)["rows"]
+        first.records += result("rope", **fixed, **change).records
     second = result("rope", 2, **fixed)
-    second["rows"] += result("rope", 2, extend="pi", **fixed)["rows"]
+    second.records += result("rope", 2, extend="pi", **fixed).records
     shown = frame(first, second, extend="all")
     assert set(shown.windows) == {64}
     assert (results.over_seeds(shown).seeds == 2).all()
@@ -212,7 +216,7 @@ def test_a_second_test_on_other_windows_leaves_no_seed_out():
 
 def test_models_of_two_sizes_are_not_seeds_of_one():
     with pytest.raises(UserError, match="rope names models that differ in size"):
-        frame(result("rope"), result("rope", 2) | {"parameters": 2000})
+        frame(result("rope"), replace(result("rope", 2), parameters=2000))
 
 
 def test_a_seed_that_diverged_leaves_no_interval_and_no_difference():
@@ -229,15 +233,15 @@ def test_only_rows_on_the_same_targets_are_compared():
     with pytest.raises(UserError, match="alibi: different targets of stdlib"):
         frame(result("rope"), result("alibi", windows=256))
     one = result("rope")
-    one["rows"][3]["targets"] = "other places"  # fixed_targets at the longest N
+    one.records[3].targets = "other places"  # fixed_targets at the longest N
     rows = frame(one, result("alibi"))
-    assert len(rows) == 2 * len(one["rows"]) - 1
-    one["rows"][-1]["targets"] = "longer pieces"  # nonoverlapping at the longest N
-    assert len(frame(one)) == len(one["rows"]) - 1
+    assert len(rows) == 2 * len(one.records) - 1
+    one.records[-1].targets = "longer pieces"  # nonoverlapping at the longest N
+    assert len(frame(one)) == len(one.records) - 1
     mixed = frame(result("rope"), result("alibi", dtype="bfloat16"))
     assert "different number formats are compared" in tables(mixed)
     assert "number formats" not in tables(frame(result("rope"), result("alibi")))
-    a, b = one["rows"][0], one["rows"][-1]
+    a, b = one.records[0], one.records[-1]
     assert results.paired(a, b) is None
 
 
@@ -247,17 +251,17 @@ def test_only_rows_on_the_same_targets_are_compared():
 def test_the_table_of_a_run_by_hand():
     one = result("rope", loss=breaks)
     found = results.length_table(frame(one))
-    place = {(row["protocol"], row["length"]): row for row in one["rows"]}
+    place = {(record.protocol, record.length): record for record in one.records}
     for n in LENGTHS:
         fixed, base = place["fixed_targets", n], place["fixed_targets", L]
-        assert found.fixed_targets[n] == fixed["nats"]
+        assert found.fixed_targets[n] == fixed.nats
         if n == L:
             assert math.isnan(found.gain[n])
             continue
-        gains = np.subtract(base["block_nats"], fixed["block_nats"])
+        gains = np.subtract(base.block_nats, fixed.block_nats)
         assert found.gain[n] == pytest.approx(gains.mean())
         assert found.gain_stderr[n] == pytest.approx(stats.sem(gains))
-        far = np.subtract(place["windowed", n]["block_nats"], fixed["block_nats"])
+        far = np.subtract(place["windowed", n].block_nats, fixed.block_nats)
         if n > L:
             assert found.far[n] == pytest.approx(far.mean())
             assert found.far_stderr[n] == pytest.approx(stats.sem(far))
@@ -270,7 +274,7 @@ def test_bits_per_byte_stand_only_beside_the_protocol_that_they_belong_to():
     fixed = tables(frame(result("rope", protocols=("fixed_targets", "windowed"))))
     assert "bits/byte" not in fixed and "nonoverlapping" not in fixed and "windowed:" in fixed
     some = result("rope")
-    some["rows"] = [r for r in some["rows"] if r["protocol"] != "nonoverlapping" or r["length"] < L]
+    some.records = [r for r in some.records if r.protocol != "nonoverlapping" or r.length < L]
     table = results.length_table(frame(some))
     assert (table["bits/byte"].isna() == table.nonoverlapping.isna()).all()
 
@@ -300,7 +304,7 @@ def test_over_seeds_the_seeds_are_the_sample(count):
         for p, f in (("alibi", flat), ("rope | nope", breaks))
     )
     for k, n in enumerate(LENGTHS):  # fixed_targets are the first rows
-        a, b = (np.array([one["rows"][k]["nats"] for one in side]) for side in (first, second))
+        a, b = (np.array([one.records[k].nats for one in side]) for side in (first, second))
         row = table.loc["rope | nope", n]
         assert row.seeds == count and row["mean"] == pytest.approx(b.mean())
         assert row.difference == pytest.approx((b - a).mean())
@@ -315,13 +319,13 @@ def test_over_seeds_the_seeds_are_the_sample(count):
         table.loc["learned", 256]["mean"]
     )
     assert math.isnan(table.loc["yarn_x", 512].difference)
-    assert not any(name.startswith("p") for name in table)
+    assert [name for name in table if name.startswith("p")] == ["protocol"]  # no p of two seeds
 
 
 def test_only_seeds_that_both_have_are_paired():
     rows = frame(*(result("alibi", s) for s in (1, 2, 3, 4)), *(result("rope", s) for s in (2, 9)))
     row = results.over_seeds(rows).set_index(["label", "length"]).loc["rope", L]
-    a, b = result("alibi", 2)["rows"][1], result("rope", 2)["rows"][1]
+    a, b = result("alibi", 2).records[1], result("rope", 2).records[1]
     assert row.seeds == 2 and row.difference == pytest.approx(results.paired(b, a)[0])
 
 
@@ -329,12 +333,12 @@ def test_an_extension_gains_over_the_cropped_model_of_the_same_seed():
     several = []
     for seed in (1, 2):
         one = result("rope", seed, breaks)
-        one["rows"] += result("rope", seed, flat, extend="pi")["rows"]
-        one["rows"] += result("rope", seed, broken, extend="ntk")["rows"]
+        one.records += result("rope", seed, flat, extend="pi").records
+        one.records += result("rope", seed, broken, extend="ntk").records
         several.append(one)
     rows = frame(*several, extend="all")
     gains = results.extension_gains(rows).set_index(["label", "length"])
-    by_hand = [one["rows"][1]["nats"] - one["rows"][12 + 3]["nats"] for one in several]
+    by_hand = [one.records[1].nats - one.records[12 + 3].nats for one in several]
     assert gains.loc["rope, pi", 512]["mean"] == pytest.approx(np.mean(by_hand))
     assert gains.loc["rope, pi", 512].sd == pytest.approx(np.std(by_hand, ddof=1))
     assert gains.loc["rope, ntk", 512]["mean"] == -math.inf
@@ -544,9 +548,9 @@ def answers_result(pos, seed, far):
         bins = {"k": {"edges": edges, "counts": [1000] * 4, "right": right, "chance": 0.1}}
         row = {"protocol": "recall", "length": n, "extend": "", "dataset": "recall", "step": 60}
         row |= {"split_sha256": "s", "targets": f"t{n}", "checkpoint": "step 60", "nats": 0.1}
-        row |= {"trained": 128, "chance": 0.1, "accuracy": sum(right) / 4000, "by_distance": bins}
-        one["rows"].append(row | {"block_nats": [0.1], "dtype": "float32"})
-    one["settings"]["dataset"] = "recall"
+        row |= {"trained_size": 128, "accuracy": sum(right) / 4000, "by_distance": bins}
+        one.records.append(Record(**row, block_nats=[0.1], dtype="float32"))
+    one.settings["dataset"] = "recall"
     return one
 
 
@@ -589,10 +593,10 @@ def out(tmp_path, monkeypatch):
         "c": result("rope", 2, step=2),
     }.items():
         (tmp_path / "out" / name).mkdir(parents=True)
-        s = TrainSettings(pos=one["pos"], seed=one["seed"], max_iters=60)
+        s = TrainSettings(pos=one.pos, seed=one.seed, max_iters=60)
         write_json(tmp_path / f"out/{name}/config.json", CONFIG | {"settings": asdict(s)})
         results.update_result(f"out/{name}", one)
-        line = json.dumps({"step": one["step"], "loss": 2.0})
+        line = json.dumps({"step": one.step, "loss": 2.0})
         (tmp_path / "out" / name / "metrics.jsonl").write_text(f"{line}\n")
     return tmp_path
 
@@ -610,7 +614,7 @@ def test_report_prints_draws_and_lists(out, capsys, monkeypatch):
     assert text.startswith(tables(select(load_rows(["out/a", "out/b"]))))
     assert "\\begin{tabular}" in run_report(capsys, monkeypatch, "out/a", "--format=tex")
     listed = run_report(capsys, monkeypatch)
-    loss = result("alibi")["rows"][1]["nats"]
+    loss = result("alibi").records[1].nats
     assert "runs: 3" in listed and f"{loss:.4f}" in listed and listed.count("2/60") == 1
     rows = list(csv.DictReader(io.StringIO(run_report(capsys, monkeypatch, "out", "--format=csv"))))
     assert len(rows) == 36 and any("unfinished" in row["label"] for row in rows)
@@ -721,24 +725,22 @@ def test_runs_of_two_formulas_are_told_apart(out):
     for seed, name in {1: "b", 2: "c"}.items():
         (out / f"out/{name}/extrapolation.json").unlink()  # as a new run in a folder does
         files = f"zoo/x.py:{seed}11111"
-        results.update_result(f"out/{name}", result("rope", seed) | {"scheme_files": files})
+        results.update_result(f"out/{name}", replace(result("rope", seed), scheme_files=files))
     rows = select(load_rows(["out/a", "out/b", "out/c"]))
     assert list(rows.label.unique()) == ["alibi", "rope", "rope (zoo/x.py:211111)"]
     assert results.over_seeds(rows).seeds.max() == 1  # they are in no mean
 
 
 def test_evaluate_keeps_prints_and_draws_what_it_measured(out, capsys, monkeypatch):
-    def measure(tester, about, settings):
-        pos, seed = about["pos"], about["seed"]
-        return result(pos, seed, flat, lengths=settings.eval_lengths)
+    def measure(tester, about, lengths, windows, names):
+        return result(about.pos, about.seed, flat, lengths=lengths)
 
     def open_model(name, settings, first_token=True):
         s = TrainSettings(pos={"out/a": "alibi"}.get(name, "rope"), seed=1)
         model = SimpleNamespace(extend=None)
         compute = SimpleNamespace(reason="cpu")
-        model.pos = SimpleNamespace(
-            describe=lambda: s.pos, extend_text="", extend=lambda text, folder: None
-        )
+        model.pos = SimpleNamespace(describe=lambda: s.pos, extend_text="")
+        model.pos.extend = lambda text, folder: None
         model.config, model.parameter_count = SimpleNamespace(first_length=L, extend=""), 1000
         named = {"folder": out / name, "settings": s, "model": model, "compute": compute}
         named["config"] = {}
@@ -757,5 +759,5 @@ def test_evaluate_keeps_prints_and_draws_what_it_measured(out, capsys, monkeypat
     assert "drawn in out/extrapolation.png" in capsys.readouterr().out
     assert (out / "out/extrapolation.png").exists()
     assert re.search(r" 128 +1024\n", text)  # only what was asked
-    assert len(results.load_result("out/a")["rows"]) == 12 + 3  # N = 1024 was added
+    assert len(results.load_result("out/a").records) == 12 + 3  # N = 1024 was added
     assert (out / "out/a/extrapolation.png").exists()

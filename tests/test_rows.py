@@ -20,6 +20,7 @@ from configurable import UserError
 from data import rows
 from data.tasks import mqar
 from runs import answers
+from runs.records import Record
 
 
 @pytest.fixture(scope="module")
@@ -352,7 +353,9 @@ def test_of_mqar_the_answer_is_read_where_it_was_written_and_nowhere_else(folder
     corpus = data.load("mqar_64", folder)
 
     def accuracy(read):
-        return answers.measure(evaluate.Tester(Reader(read), corpus), 16)["accuracy"]
+        record = Record("recall", 16)
+        answers.measure(evaluate.Tester(Reader(read), corpus), record)
+        return record.accuracy
 
     assert accuracy(by_key) == 1
     assert accuracy(first_value) == 1 / 16
@@ -365,14 +368,15 @@ def test_every_answer_counts_the_same_in_the_loss_and_its_error(monkeypatch):
     nats = generator.random((12, 30))
     distances = generator.integers(0, 2, nats.shape) * np.arange(1, 13)[:, None]
     distances[:3] = 0  # the first group has no answer
-    row = answers.answer_loss(nats, distances)
+    row = Record("recall", 29)
+    answers.fill_answers(row, nats, distances)
     scored = distances > 0
-    assert row["nats"] == pytest.approx(nats[scored].mean())
-    assert np.mean(row["block_nats"]) == pytest.approx(row["nats"])
+    assert row.nats == pytest.approx(nats[scored].mean())
+    assert np.mean(row.block_nats) == pytest.approx(row.nats)
     # of a ratio, by hand
-    left = [(nats[n : n + 3] - row["nats"])[scored[n : n + 3]].sum() for n in range(0, 12, 3)]
+    left = [(nats[n : n + 3] - row.nats)[scored[n : n + 3]].sum() for n in range(0, 12, 3)]
     by_hand = np.sqrt(4 / 3 * np.square(left).sum()) / scored.sum()
-    assert row["stderr"] == pytest.approx(by_hand, rel=1e-4)
+    assert row.stderr == pytest.approx(by_hand, rel=1e-4)
 
 
 def test_mqar_has_the_texts_that_zoology_publishes(folder):

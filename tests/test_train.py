@@ -256,7 +256,7 @@ def test_a_run_that_is_tested_on_its_way_ends_like_one_that_is_not(
     rows = load_rows("tested")
     last = rows.step.max()
     assert sorted(set(rows.step)) == [2, 4, last]
-    at_L = rows[(rows.protocol == "fixed_targets") & (rows.length == rows.train_length)]
+    at_L = rows[(rows.protocol == "fixed_targets") & (rows.length == rows.block_size)]
     assert at_L.nats.nunique() == 3 and at_L.checkpoint.nunique() == 3
     assert select(rows).step.unique() == last
 

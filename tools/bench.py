@@ -26,9 +26,9 @@ import data
 from configurable import Count, TrainSettings, UserError, configure, run_program, setting
 from model import GPT
 from runs import device
-from runs.answers import BATCH_TOKENS
 from runs.log import flops_per_token
 from runs.results import show
+from runs.tester import BATCH_TOKENS
 from train import SummedLoss, compile_loss, configure_optimizers
 
 CUBE = 2048  # rows and columns of the multiplied matrices

@@ -47,7 +47,7 @@ def measure(rows: pd.DataFrame) -> pd.DataFrame:
             line["text"] = text.nats[longest] - text.nats[trained]
             # the loss in each of the validation books, (books,)
             line["books"] = np.subtract(text.block_nats[longest], text.block_nats[trained])
-        tested = answers.answered(run.assign(trained=trained))
+        tested = answers.answered(run.assign(trained_size=trained))
         for kind, reading in answers.accuracies(tested).iterrows():
             line[f"inside_{kind}"] = reading.inside
             if reads_longest:

@@ -27,7 +27,7 @@ def select(rows: pd.DataFrame, scheme: str, length: float, protocol: str) -> pd.
     """By seed, what one scheme has at one multiple of the training length: a list of the nats in
     each block of the test text, or of one number, the share of words without a mistake.
     """
-    trained = LETTERS if protocol == "exact_match" else rows.train_length
+    trained = LETTERS if protocol == "exact_match" else rows.block_size
     wanted = (rows.pos == scheme) & (rows.protocol == protocol) & rows.nats.notna()
     found = rows[wanted & (rows.length == round(length * trained))].set_index("seed")
     if not found.index.is_unique:

@@ -23,6 +23,7 @@ from data import Corpus, context, evenly, load
 from data.recall.prepare import TEST_TEXTS, VALUES
 from data.rows import tested_chunks
 from runs import answers
+from runs.records import Record
 
 SCORED = 26
 
@@ -57,11 +58,12 @@ def print_readers(corpus: Corpus, n_texts: int) -> None:
         values = pd.DataFrame([read(text, questions, random) for text in tokens])
         for reader in values:
             right = tokens == questions["first"] - VALUES + np.stack(values[reader])
-            row = answers.measure_questions(corpus, kind, distance, np.zeros(tokens.shape), right)
-            row |= {"length": length, "trained": questions["trained"], "protocol": "recall"}
-            measured.setdefault(reader, []).append(row)
-    for reader, rows in measured.items():
-        table = answers.accuracies(answers.answered(pd.DataFrame(rows)))
+            record = Record("recall", length, trained_size=questions["trained"])
+            nothing = np.zeros(tokens.shape)
+            answers.measure_questions(record, corpus, kind, distance, nothing, right)
+            measured.setdefault(reader, []).append(record)
+    for reader, records in measured.items():
+        table = answers.accuracies(answers.answered(pd.DataFrame(records)))
         print(reader, table[["inside", "area", "reach"]].round(2), sep="\n")
 
 

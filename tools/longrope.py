@@ -123,7 +123,7 @@ def search(run: Run, settings: SearchSettings) -> None:
     unseen = {}  # losses of each on the targets of the test
     for name, divisors in {**starts, "search": best}.items():
         longrope.long.copy_(torch.tensor(divisors))
-        unseen[name] = float(evaluate.losses_at(tester, places, total).mean())
+        unseen[name] = float(tester.nats_by_place(places, total).mean())
     content = provenance() | {
         "long_factor": best,
         "factor": factor,
