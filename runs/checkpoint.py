@@ -45,6 +45,7 @@ from model import GPT
 from posenc import Piece
 from runs.device import Compute, pick
 from runs.huggingface import check_tokenizer, is_huggingface, load_model
+from runs.records import Result
 from runs.results import has_every_test, load_result
 from scheme import ZOO, Scheme, load_file
 
