@@ -12,7 +12,7 @@ import lzma
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, asdict, fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from configurable import (
 from data import Corpus
 from data.rows import tested_sizes
 from runs import answers, protocols
-from runs.records import OLD_NAMES, Record, Result, read_result
+from runs.records import OLD_NAMES, Number, Record, Result, read_result
 
 # the columns of `over_seeds` that are tables of their own, after the mean, with their titles
 SPREAD = {
@@ -51,13 +51,12 @@ def load_result(folder: str | Path) -> Result:
             "comparison resumes with its ablate.py command"
         )
     try:
-        result = read_result(read_json(path))
-        rows_of({"": result})
+        return read_result(read_json(path))
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # UserError is a ValueError
+        reason = " ".join(str(error).split())
         raise UserError(
-            f"{path} is damaged ({error!r:.120}): delete it, python evaluate.py {folder} makes it"
+            f"{path} is damaged ({reason:.120}): delete it, python evaluate.py {folder} makes it"
         ) from None
-    return result
 
 
 def update_result(folder: str | Path, new: Result) -> Result:
@@ -197,18 +196,14 @@ def rows_of(results: Mapping[str, Result]) -> pd.DataFrame:
 
 def complete(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows with a column for every field, which older tables may lack, and labels of one model."""
-    rows = rows.copy()
-    for f in (*fields(Result), *fields(Record)):
-        if f.name not in rows and f.default is not MISSING:
-            rows[f.name] = math.nan if f.default is None else f.default
-        if f.type == float | None:
-            rows[f.name] = rows[f.name].astype(float)
-        elif f.type is str:
-            rows[f.name] = rows[f.name].astype(object).fillna("")
-    for column in ("trained_extend", "source"):
-        if column not in rows:
-            rows[column] = ""
-        rows[column] = rows[column].astype(object).fillna("")
+    types = {f.name: f.type for f in (*fields(Result), *fields(Record))}
+    del types["settings"], types["records"]
+    types |= {"trained_extend": str, "source": str}
+    texts = [name for name in types if types[name] is str]
+    numbers = [name for name in types if types[name] is Number]
+    rows = rows.reindex(columns=rows.columns.union(list(types), sort=False))
+    rows[texts] = rows[texts].astype(object).fillna("")
+    rows[numbers] = rows[numbers].astype(float)  # also where there are none
     rows["diverged"] = rows.diverged.eq(True)
     return tell_apart(rows).drop(columns="source")
 
