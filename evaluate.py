@@ -23,7 +23,7 @@ are those of runs/protocols.py.
 
 Nats per token are the mean over all scored targets. Bits per byte are the nats of those that stand
 for text over the UTF-8 bytes of that text. End tokens and others without text are left out of both:
-a row says how many, `without_bytes`. A space that a tokenizer puts before a document is no byte.
+a record says how many, `without_bytes`. A space that a tokenizer puts before a document is no byte.
 """
 
 import copy
@@ -356,10 +356,10 @@ def tuning_loss(tester: Tester, length: int, windows: int) -> float:
 
 
 def unread_loss(tester: Tester, length: int, seed: int, rows_read: int) -> float:
-    """The mean loss of the answers in training rows that a run has not read, plus that of the text
-    around them, if there is any. For the rows see `data.rows.unread`.
+    """The mean loss of the answers in training texts that a run has not read, plus that of the text
+    around them, if there is any. For the texts see `data.rows.unread`.
     """
-    inputs, targets = unread(tester.corpus, seed, rows_read, length)  # (rows, T) each
+    inputs, targets = unread(tester.corpus, seed, rows_read, length)  # (texts, T) each
     tokens = np.pad(inputs, ((0, 0), (0, 1)))  # the last one is not read
     nats, _ = tester.answers(tokens, targets)
     nats = nats[:, 1:]
@@ -439,7 +439,7 @@ def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
     model = run.model
     corpus = run_corpus(run, settings.dataset)
     if not corpus.is_text:
-        raise UserError(f"{corpus.name} has rows with answers, and only text can be diagnosed")
+        raise UserError(f"{corpus.name} has answers, and only text can be diagnosed")
     length = run.settings.block_size
     if settings.extend is not None:
         model.pos.extend(settings.extend)

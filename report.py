@@ -10,7 +10,7 @@
     python report.py out/A out/B --show=settings           settings and sizes, for an appendix
     python report.py out/A out/B --show=training --out=t.pdf    loss against tokens
     python report.py out/A out/B --format=tex --eval_lengths=128,4096       one table in LaTeX
-    python report.py out --format=csv >rows.csv            every measured row of all runs
+    python report.py out --format=csv >rows.csv            every record of all runs
     python report.py out/ablate-NAME --format=md           the tables of a comparison
     python report.py results/stdlib-six                    the tables of a published one
 

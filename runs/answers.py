@@ -1,9 +1,9 @@
-"""Tests on rows with answers: how far a model reads, and exact match.
+"""Tests on texts with answers: how far a model reads, and exact match.
 
-In a row (see data/rows.py) some targets are scored. Those next to each other are one answer. It is
-right if each of them is the one that the model finds likeliest: then, and only then, would the
-model write the whole answer if it wrote it token by token, each time the likeliest. All rows of one
-size are read in one pass. For exact match every answer of a row must be right.
+In such a text (see data/rows.py) some targets are scored. Those next to each other are one answer.
+It is right if each of them is the one that the model finds likeliest: then, and only then, would
+the model write the whole answer if it wrote it token by token, each time the likeliest. All texts
+of one size are read in one pass. For exact match every answer of a text must be right.
 
 Answers are counted by kind of question and by distance. Accuracy *above chance* is (accuracy - c) /
 (1 - c), c the share that a guess or a count gets right. Two numbers tell how far a model reads in
@@ -28,7 +28,7 @@ from runs.protocols import find_protocol
 from runs.records import Record
 from runs.tester import Tester
 
-GROUPS = 64  # of rows, for the standard error of the loss
+GROUPS = 64  # of texts, for the standard error of the loss
 NEAREST = 16  # tokens back, from where on the area counts
 LEARNED = 0.9  # accuracy above chance in texts of L, below which nothing is claimed
 SOLVED = 0.9  # share of texts without a mistake up to the largest size that is solved
@@ -130,7 +130,7 @@ def digest(targets: np.ndarray) -> str:
 def count_answers(right: np.ndarray, distances: np.ndarray, chance: float) -> dict:
     """How many answers are asked for and how many are right, in bins of their distance.
 
-    Both arrays are (rows, T + 1); a token with the distance 0 is not scored.
+    Both arrays are (texts, T + 1); a token with the distance 0 is not scored.
     """
     scored = distances > 0
     first = scored.copy()  # the first token of each answer
@@ -165,13 +165,13 @@ def distance_bins(asked: np.ndarray) -> list[int]:
     return joined
 
 
-# ---- what rows show
+# ---- what records show
 
 
 def lower_bound(right: int, count: int) -> float:
     """The lower end of Wilson's 95 % interval of a share: `right` of `count` answers are right.
 
-    It takes the answers of one row for independent. A bootstrap over rows gave intervals 0.89 to
+    It takes the answers of one text for independent. A bootstrap over texts gave intervals 0.89 to
     1.10 times as wide (median 1.00), in 125 bins of alibi, rope and t5 on recall in noise, L = 128.
     """
     from scipy.stats import binomtest
@@ -180,12 +180,12 @@ def lower_bound(right: int, count: int) -> float:
 
 
 def has_answers(rows: pd.DataFrame, counted: Container[str] = ("distance", "text")) -> pd.Series:
-    """Which rows are of protocols with answers that are counted so: see `Protocol.answers`."""
+    """Which records are of protocols with answers that are counted so: see `Protocol.answers`."""
     return rows.protocol.isin([p.name for p in protocols.PROTOCOLS if p.answers in counted])
 
 
 def answered(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with answers among those of one run, by ascending length or size."""
+    """The records with answers among those of one run, by ascending length or size."""
     tested = rows[has_answers(rows)].set_index("length").sort_index()
     return tested.reindex(
         columns=["protocol", "trained_size", "nats", "by_distance", "exact", "texts"]
@@ -193,7 +193,7 @@ def answered(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def is_exact_match(tested: pd.DataFrame) -> bool:
-    """Whether the answers of these rows are counted by text, and not by distance."""
+    """Whether the answers of these records are counted by text, and not by distance."""
     return has_answers(tested, ["text"]).any()
 
 
@@ -203,7 +203,7 @@ def shares_right(tested: pd.DataFrame) -> pd.Series:
 
 
 def bin_table(tested: pd.DataFrame) -> pd.DataFrame:
-    """The bins of distances of all rows that have a loss; `tested` are rows as in `answered`.
+    """The bins of distances of all records that have a loss; `tested` are as in `answered`.
 
     A line for each kind of question, text length N and bin, the distances from `first` up to `end`,
     with the `count` of answers, those that are `right`, the accuracy `above` chance, its lower 95 %
@@ -270,7 +270,7 @@ def reaches(tested: pd.DataFrame) -> dict[str, int]:
 
 
 def verdict(tested: pd.DataFrame) -> str:
-    """What rows with answers show, in a sentence."""
+    """What records with answers show, in a sentence."""
     if is_exact_match(tested):
         return f"solves sizes up to {solved(tested)}"
     reading = accuracies(tested)

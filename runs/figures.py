@@ -1,4 +1,4 @@
-"""Figures of measured rows (see runs/results.py). matplotlib is imported only when one is drawn."""
+"""Figures of records (see runs/results.py). matplotlib is imported only when one is drawn."""
 
 import math
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ def plot_run(folder: str | Path, result: Result) -> None:
 
 
 def plot_rows(rows: pd.DataFrame, path: str | Path, size: Sequence[float] = ()) -> bool:
-    """Draw selected rows: the loss by test length, or the share of right answers.
+    """Draw selected records: the loss by test length, or the share of right answers.
 
     Of several protocols that are compared over seeds, the first is drawn.
 

@@ -1,10 +1,11 @@
-"""The results of testing long: one table of measured rows, and what can be concluded from it.
+"""The results of testing long: one table of records, and what can be concluded from it.
 
-A run's extrapolation.json says what was trained, and has a row for each measurement. `load_rows`
-puts the rows of any number of runs into one pandas DataFrame; every table, figure and statistic is
-a function of that frame. Rows are compared only if they were measured on the same targets of the
-same text (`select`). Windows and seeds are never pooled: the error of a difference within a run
-comes from its windows, that of a difference between schemes from their seeds.
+A run's extrapolation.json is a Result (see runs/records.py): what was trained, and a Record for
+each measurement. `load_rows` puts the records of any number of runs into one pandas DataFrame;
+every table, figure and statistic is a function of that frame. Records are compared only if they
+were measured on the same targets of the same text (`select`). Windows and seeds are never pooled:
+the error of a difference within a run comes from its windows, that of a difference between schemes
+from their seeds.
 """
 
 import json
@@ -12,7 +13,7 @@ import lzma
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, asdict, fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from configurable import (
 from data import Corpus
 from data.rows import tested_sizes
 from runs import answers, protocols
-from runs.records import OLD_NAMES, Record, Result, read_result
+from runs.records import OLD_NAMES, Number, Record, Result, read_result
 
 # the columns of `over_seeds` that are tables of their own, after the mean, with their titles
 SPREAD = {
@@ -51,13 +52,12 @@ def load_result(folder: str | Path) -> Result:
             "comparison resumes with its ablate.py command"
         )
     try:
-        result = read_result(read_json(path))
-        rows_of({"": result})
+        return read_result(read_json(path))
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # UserError is a ValueError
+        reason = " ".join(str(error).split())
         raise UserError(
-            f"{path} is damaged ({error!r:.120}): delete it, python evaluate.py {folder} makes it"
+            f"{path} is damaged ({reason:.120}): delete it, python evaluate.py {folder} makes it"
         ) from None
-    return result
 
 
 def update_result(folder: str | Path, new: Result) -> Result:
@@ -107,7 +107,7 @@ def has_every_test(result: Result, corpus: Corpus, s: TrainSettings) -> bool:
 
 
 def load_rows(folders: str | Path | Iterable[str | Path]) -> pd.DataFrame:
-    """The measured rows of run folders as a frame; see `rows_of` for the columns.
+    """The records of run folders as a frame, a row for each; see `rows_of` for the columns.
 
     A folder may also be that of a comparison, which has a rows.csv.xz, the path of such a file, or
     a folder that contains runs. A run that is named twice, directly or through comparisons, counts
@@ -197,18 +197,14 @@ def rows_of(results: Mapping[str, Result]) -> pd.DataFrame:
 
 def complete(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows with a column for every field, which older tables may lack, and labels of one model."""
-    rows = rows.copy()
-    for f in (*fields(Result), *fields(Record)):
-        if f.name not in rows and f.default is not MISSING:
-            rows[f.name] = math.nan if f.default is None else f.default
-        if f.type == float | None:
-            rows[f.name] = rows[f.name].astype(float)
-        elif f.type is str:
-            rows[f.name] = rows[f.name].astype(object).fillna("")
-    for column in ("trained_extend", "source"):
-        if column not in rows:
-            rows[column] = ""
-        rows[column] = rows[column].astype(object).fillna("")
+    types = {f.name: f.type for f in (*fields(Result), *fields(Record))}
+    del types["settings"], types["records"]
+    types |= {"trained_extend": str, "source": str}
+    texts = [name for name in types if types[name] is str]
+    numbers = [name for name in types if types[name] is Number]
+    rows = rows.reindex(columns=rows.columns.union(list(types), sort=False))
+    rows[texts] = rows[texts].astype(object).fillna("")
+    rows[numbers] = rows[numbers].astype(float)  # also where there are none
     rows["diverged"] = rows.diverged.eq(True)
     return tell_apart(rows).drop(columns="source")
 
@@ -234,13 +230,13 @@ def tell_apart(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> pd.DataFrame:
-    """The rows that are shown together: at most one for each run, extension, protocol and length.
+    """The records that are shown together: at most one of each run, extension, protocol and length.
 
     They are the newest on one corpus, by default the one that the first run was trained on.
-    `extend` is None for the extension that each run was trained with, or "all". Rows with other
-    targets than at L are left out. UserError if a run has no rows (with "all": if no run has), or
-    if two runs have different targets.
+    `extend` is None for the extension that each run was trained with, or "all". UserError if a run
+    has no such records (with "all": if no run has), or if two runs have different targets.
     """
+    # those on this corpus, with this extension
     dataset = dataset or rows.trained_on.iloc[0]
     shown = rows[rows.dataset == dataset]
     if extend is None:
@@ -248,18 +244,21 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
     untested = rows.label[~rows.run.isin(shown.run)]
     if shown.empty or (extend is None and len(untested)):
         raise UserError(f"{untested.iloc[0]} was not tested on {dataset}: run evaluate.py on it")
-    # leave out rows of earlier steps, and those of a checkpoint that was trained again since
+
+    # those of the last step, and of the checkpoint tested last: a run may be trained again
     step = shown.step.fillna(0)  # old tables have none
     shown = shown[step == step.groupby(shown.run).transform("max")]
     shown = shown[shown.checkpoint == shown.groupby("run").checkpoint.transform("last")]
 
-    # where a protocol has the same targets at every length, they are those of its newest row at L
+    # those with the targets of the newest test at L, of protocols that have these at every length
     words = {protocol.name: protocol.targets for protocol in protocols.PROTOCOLS}
-    word = shown.protocol.map(words).fillna("")
+    word = shown.protocol.map(words).fillna("")  # protocols with one word share their targets
     targets = shown.split_sha256 + shown.targets
     at_L = targets.where(shown.length == shown.block_size)
     newest = at_L.groupby([shown.run, word]).transform("last")
     shown = shown[(word == "") | (shown.targets == "") | (targets == newest)]
+
+    # the newest answer to a question
     shown = shown.drop_duplicates(["run", "extend", "protocol", "length"], keep="last")
 
     # all runs must have the same targets in a protocol at a length
@@ -271,6 +270,7 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
             f"{others.label.iloc[0]}: different targets of {dataset} than in the runs before it; "
             "evaluate them with the same --eval_windows and the same corpus files"
         )
+
     # the seeds of a label are pooled: they must be of one model
     sizes = shown.groupby("label")[["block_size", "parameters", "tokens_trained"]].nunique()
     mixed = sizes.index[(sizes > 1).any(axis=1)]

@@ -11,7 +11,7 @@ import report
 import train
 from configurable import TrainSettings, UserError, configure
 from runs import protocols
-from runs.checkpoint import finished_result
+from runs.checkpoint import RunFolder
 from runs.figures import plot_rows
 from runs.protocols import Protocol, fixed_targets
 from runs.results import load_rows, over_seeds, select
@@ -40,19 +40,22 @@ def test_a_protocol_of_one_entry_is_measured_tabled_drawn_and_needed_to_finish(m
     words = [*SIZE, "--pos=nope", "--eval_lengths=8,16,64"]
     for seed in (1, 2):
         assert call(train, *words, f"--seed={seed}", f"--out_dir=s{seed}") == 0
-    typed, _ = configure(TrainSettings, [*words, "--seed=1", "--out_dir=s1"])
-    asked = train.final_settings(typed)
-    assert finished_result(asked)
+    asked, _ = configure(TrainSettings, [*words, "--seed=1", "--out_dir=s1"])
+
+    def finished_result():
+        return RunFolder.open(asked).finished_result()
+
+    assert finished_result()
 
     monkeypatch.setattr(protocols, "PROTOCOLS", (*protocols.PROTOCOLS, MINE))
-    assert finished_result(asked) is None
+    assert finished_result() is None
     capsys.readouterr()
     for seed in (1, 2):  # resumed: nothing is left to train
         assert call(train, *words, f"--seed={seed}", f"--out_dir=s{seed}") == 0
     said = capsys.readouterr().out
     assert said.count("mine at 64: ") == 2 and "step 8/8" not in said
     assert "mine: of four places alone\n" in said and "\nmine has 128 targets\n" in said
-    assert finished_result(asked)
+    assert finished_result()
     with monkeypatch.context() as patch:  # a finished run is not tested again
         patch.delattr(evaluate, "extrapolation")
         assert call(train, *words, "--seed=1", "--out_dir=s1") == 0

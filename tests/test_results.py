@@ -6,7 +6,7 @@ import json
 import lzma
 import math
 import re
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,9 +17,9 @@ from scipy import stats
 
 import evaluate
 import report
-from configurable import RESULT, TrainSettings, UserError, setting_values, write_json
+from configurable import RESULT, TrainSettings, UserError, read_json, setting_values, write_json
 from runs import figures, results
-from runs.records import Record, read_result
+from runs.records import Record, Result, read_result
 from runs.results import load_rows, rows_of, select, tables
 
 L = 128
@@ -109,6 +109,59 @@ def test_an_evaluation_replaces_only_what_asked_the_same_question(tmp_path):
         rows = results.load_result(tmp_path).records
         assert len(rows) == (count + 1) * len(first.records)
     assert [path.name for path in tmp_path.iterdir()] == ["extrapolation.json"]  # written whole
+
+
+def test_every_field_is_in_the_file_in_csv_and_in_the_frame_and_comes_back_as_it_was(tmp_path):
+    (tmp_path / "run").mkdir()
+    one = result("rope", extend="pi")
+    one.records[0] = replace(
+        one.records[0],
+        factor=2.0,
+        files_sha256={"zoo/x.py": "1"},
+        first_token=3,
+        note="near",
+        by_distance={"content": {"edges": [1, 4], "counts": [9], "right": [8], "chance": 0.1}},
+    )
+    results.update_result(tmp_path / "run", one)
+    content = read_json(tmp_path / "run/extrapolation.json")
+    names = {f.name for f in fields(Record)}
+    assert all(names == set(row) for row in content.pop("rows"))
+    assert set(content) == {f.name for f in fields(Result)} - {"records"}
+    back = results.load_result(tmp_path / "run")
+    assert asdict(back) == asdict(one)
+    rows = load_rows(tmp_path / "run")
+    assert names | set(content) - {"settings"} <= set(rows)
+    results.save_rows(rows, tmp_path / "rows.csv.xz")
+    read = load_rows(tmp_path / "rows.csv.xz")
+    assert set(read) == set(rows)
+    for name in ("nats", "block_nats", "by_distance", "note", "factor", "length", "extend"):
+        assert read[name].map(str).tolist() == rows[name].map(str).tolist(), name
+
+
+def test_files_with_the_names_of_older_versions_are_read(tmp_path):
+    (tmp_path / "run").mkdir()
+    one = answers_result("rope", 1, 64)
+    results.update_result(tmp_path / "run", one)
+    path = tmp_path / "run/extrapolation.json"
+    older = {new: old for old, new in results.OLD_NAMES.items()}
+    content = {older.get(name, name): value for name, value in read_json(path).items()}
+    of_records = [
+        {older.get(name, name): x for name, x in row.items()} | {"gone": 1}
+        for row in content["rows"]
+    ]
+    write_json(path, content | {"rows": of_records, "gone": 1})
+    text = path.read_text()
+    assert '"train_length": 128' in text and '"trained": 128' in text
+    assert asdict(results.load_result(tmp_path / "run")) == asdict(one)
+    table = results.to_csv(load_rows(tmp_path / "run").drop(columns=["texts", "reason"]))
+    head, lines = table.split("\n", 1)
+    for old, new in results.OLD_NAMES.items():
+        head = head.replace(new, old)
+    (tmp_path / "old.csv").write_text(f"{head}\n{lines}")
+    rows = load_rows(tmp_path / "old.csv")
+    assert set(rows.block_size) == {L} and set(rows.trained_size) == {128}
+    assert set(rows.reason) == {""} and rows.texts.isna().all()
+    assert tables(select(rows)) == tables(select(load_rows(tmp_path / "run")))
 
 
 @pytest.mark.parametrize(
