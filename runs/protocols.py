@@ -154,9 +154,9 @@ def key_targets(corpus: Corpus, places: Places) -> np.ndarray:
     and longest match finds with a long context but not with a short one, (places, scored).
     """
     # the predictor's weights are fitted on as many other places
-    ends = find_places(corpus, 2 * len(places.ends)).ends
+    others = find_places(corpus, 2 * len(places.ends)).ends[len(places.ends) :]
     lengths = [context.NEAR, places.max_length]
-    near, far = context.known_losses(corpus, ends, places.scored, lengths)
+    near, far = context.known_losses(corpus, places.ends, others, places.scored, lengths)
     return context.key_targets(near, far)
 
 
