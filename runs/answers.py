@@ -186,10 +186,7 @@ def has_answers(rows: pd.DataFrame, counted: Container[str] = ("distance", "text
 
 def answered(rows: pd.DataFrame) -> pd.DataFrame:
     """The records with answers among those of one run, by ascending length or size."""
-    tested = rows[has_answers(rows)].set_index("length").sort_index()
-    return tested.reindex(
-        columns=["protocol", "trained_size", "nats", "by_distance", "exact", "texts"]
-    )
+    return rows[has_answers(rows)].set_index("length").sort_index()
 
 
 def is_exact_match(tested: pd.DataFrame) -> bool:

@@ -15,7 +15,6 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -137,7 +136,7 @@ def load_rows(folders: str | Path | Iterable[str | Path]) -> pd.DataFrame:
 def to_csv(rows: pd.DataFrame) -> str:
     """Rows as CSV: lists of numbers are separated by spaces, objects are JSON."""
 
-    def text(value: Any) -> Any:
+    def text(value: object) -> object:
         if isinstance(value, list):
             return " ".join(map(str, value))
         return json.dumps(value, allow_nan=False) if isinstance(value, dict) else value
