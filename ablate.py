@@ -39,32 +39,29 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
-import evaluate
+from common import device
+from common.errors import UserError, run_program
+from common.files import write_json
 from configurable import (
     RESULT,
     AblateSettings,
     TrainSettings,
-    UserError,
     read_arguments,
     read_config_file,
     read_word,
-    run_program,
     to_argv,
-    write_json,
 )
-from runs import device, results
-from runs.checkpoint import (
-    RunFolder,
-    load_checkpoint,
-    load_run,
-    provenance,
-    run_folder,
-    training_corpus,
-)
-from runs.examine import examine
-from runs.figures import plot_rows
-from runs.log import diverged, log_comparison, logged
+from measure import protocols, questions
+from measure.examine import examine
+from measure.tester import Tester
+from measure.text import tuning_loss
+from run.checkpoint import load_checkpoint
+from run.folder import RunFolder, provenance, run_folder
+from run.load import load_run, training_corpus
+from run.log import diverged, log_comparison, logged
 from scheme import canonical_extend, parse
+from tables import records, statistics, tables
+from tables.figures import plot_rows
 from train import SIGNALS
 
 TRAIN = Path(__file__).resolve().with_name("train.py")
@@ -211,7 +208,7 @@ def examine_cells(cells: list[Cell]) -> None:
     for cell in {cell.label: cell for cell in cells}.values():
         s = cell.settings
         corpus = training_corpus(s)
-        evaluate.check_lengths(corpus, s.eval_windows, [s.block_size, *s.eval_lengths])
+        protocols.check_lengths(corpus, s.eval_windows, [s.block_size, *s.eval_lengths])
         if s.examine:
             gpt = s.gpt(corpus.vocab_size)
             for warning in examine(gpt, s.pos_file, cell.folder):
@@ -285,7 +282,7 @@ def train_cells(cells: list[Cell], jobs: int, dtype: str = "auto") -> dict[str, 
         if caught:
             return
         if cell.is_finished():
-            summary = results.summary(results.select(results.load_rows([cell.folder])))
+            summary = statistics.summary(records.select(records.load_rows([cell.folder])))
             outcome = ", ".join(f"{name} {x:.4f}" for name, x in summary.items())
         else:
             failures[cell.name] = f"{last or child.returncode} (see {cell.folder}/train.log)"
@@ -382,7 +379,7 @@ def pick_rates(cells: list[Cell], settings: AblateSettings, dtype: str) -> dict[
     train_cells([trial for trial in to_do if not has_diverged(trial)], settings.jobs, dtype)
     # a line for each scheme, a column for each rate
     losses = pd.Series({key: trial_loss(trial) for key, trial in trials.items()}).unstack()
-    print(results.show("loss by learning rate", losses.rename_axis("scheme")))
+    print(tables.show("loss by learning rate", losses.rename_axis("scheme")))
     if losses.isna().any(axis=None):
         raise UserError("a rate was not tried: see what failed, or run the other shares first")
     return losses.idxmin(axis=1).to_dict()
@@ -403,12 +400,12 @@ def trial_loss(trial: Cell) -> float:
         return math.nan
     s = trial.settings
     run = load_run(trial.folder, s.device, s.dtype, s.pos_file)
-    tester = evaluate.Tester(run.model, run.corpus, run.compute)
+    tester = Tester(run.model, run.corpus, run.compute)
     if not run.corpus.is_text:
         rows_read = s.max_iters * s.sequences_per_step
-        loss = evaluate.unread_loss(tester, s.block_size, s.seed, rows_read)
+        loss = questions.unread_loss(tester, s.block_size, s.seed, rows_read)
     else:
-        loss = evaluate.tuning_loss(tester, s.block_size, s.eval_windows)
+        loss = tuning_loss(tester, s.block_size, s.eval_windows)
     return loss if math.isfinite(loss) else math.inf
 
 
@@ -463,12 +460,12 @@ def main() -> int:
         print(f"no table yet: {len(finished)} of {len(cells)} cells finished")
         return int(bool(failures))
 
-    rows = results.select(results.load_rows(finished))
+    rows = records.select(records.load_rows(finished))
     rows["label"] = rows.run.map(finished)
-    table = results.tables(rows)
+    table = tables.tables(rows)
     for name, reason in failures.items():
         table += f"\nwithout {name}: {reason}"
-    results.save_rows(rows, folder / "rows.csv.xz")
+    records.save_rows(rows, folder / "rows.csv.xz")
     write_json(folder / "about.json", provenance() | {"runs": finished, "without": failures})
     (folder / "table.txt").write_text(f"{table}\n", encoding="utf-8")
     plot_rows(rows, folder / "figure.png")

@@ -26,7 +26,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from common.compiler import materialize
-from configurable import UserError
+from common.errors import UserError
 from posenc import Piece, Tile, scheme_name, upcast
 
 PRODUCT_KEYS = 512  # in compiled CPU code, two matrix products beat the kernel up to this length

@@ -7,15 +7,12 @@ docs/settings.md. This module does not import torch, so that --help is fast.
 import ast
 import difflib
 import functools
-import hashlib
-import json
 import math
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     ConfigDict,
@@ -27,10 +24,7 @@ from pydantic import (
     ValidationError,
 )
 
-
-class UserError(ValueError):
-    """A mistake that the user can correct. Its text says what is wrong, where, and what to do."""
-
+from common.errors import UserError
 
 # ---- types of settings: what pydantic checks
 
@@ -41,8 +35,6 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Tokens = Annotated[Count, Field(ge=2)]
 Lengths = tuple[Tokens, ...]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
-
-
 # names of settings that have no effect if another one has this value
 WITHOUT_EFFECT = (
     ("warmup_iters lr_decay_iters min_lr", "decay_lr", False),
@@ -50,6 +42,7 @@ WITHOUT_EFFECT = (
     ("size", "out", ""),
     ("protocols out format", "diagnose", True),
 )
+
 
 # ---- the settings of every program
 
@@ -593,84 +586,3 @@ def check_name(cls: type[Settings], name: str) -> None:
     elif near:
         advice = cls.refused.get(near[0], f"did you mean {near[0]}?")
     raise UserError(f"unknown setting {name!r:.60}; {advice}")
-
-
-# ---- programs, seeds and files
-
-
-def run_program(main: Callable) -> NoReturn:
-    """Run a program and exit with the code that `main()` returns; None is 0.
-
-    A UserError, or a system error such as a full disk, prints one sentence to stderr and exits 1,
-    or a traceback with --debug. Ctrl-C exits 130. If the reader of the output has closed it, as in
-    `... | head`, the program ends silently and exits 141, as shells expect.
-    """
-    try:
-        code = main()
-        sys.stdout.flush()  # a closed pipe is noticed here, and not after the program
-    except KeyboardInterrupt:
-        print("interrupted: what was written is kept", file=sys.stderr)
-        code = 130
-    except BrokenPipeError:
-        os._exit(141)  # 128 + SIGPIPE; sys.exit would flush, and complain, again
-    except (UserError, OSError) as error:
-        if "--debug" in sys.argv:
-            raise
-        sentence = str(error)
-        if isinstance(error, OSError) and error.filename:
-            sentence = f"{error.filename}: {error.strerror}"
-        print(f"error: {sentence}", file=sys.stderr)
-        code = 1
-    sys.exit(code)
-
-
-def mixed_seed(*numbers: int) -> int:
-    """A 32-bit seed derived from these numbers; on a CPU torch uses no more bits."""
-    digest = hashlib.sha256(" ".join(map(str, numbers)).encode()).digest()
-    return int.from_bytes(digest[:4], "little")
-
-
-def sha256(path: Path) -> str:
-    """The SHA-256 of a file, 64 hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def read_json(path: Path) -> dict:
-    """Read a JSON object from a file; UserError if there is none."""
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        raise UserError(f"{path} is missing or not readable JSON") from None
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write a JSON file atomically; see `replace_file`."""
-    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
-    replace_file(path, lambda file: file.write(text.encode()))
-
-
-def replace_file(path: Path, write: Callable) -> str:
-    """Replace a file atomically: write a temporary one, flush it to the disk, then rename it.
-
-    `write` gets the open binary file. Returns the SHA-256 of the content. UserError if writing
-    fails; the old file is then untouched.
-    """
-    aside = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        with aside.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        digest = sha256(aside)
-        os.replace(aside, path)
-    except (OSError, RuntimeError) as error:  # a full disk; torch.save hides it in the second
-        reason = error
-        if not isinstance(error, OSError):
-            reason = error.__context__ or error
-        raise UserError(
-            f"{path} cannot be written ({reason}): what was there before is unchanged"
-        ) from error
-    finally:
-        aside.unlink(missing_ok=True)
-    return digest

@@ -18,7 +18,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from attention import Options, attend, for_each_head, no_autocast
-from configurable import GPTConfig, UserError
+from common.errors import UserError
+from configurable import GPTConfig
 from posenc import Shape, init_std, scheme_name, upcast
 from scheme import Catalogue, Scheme
 

@@ -29,7 +29,9 @@ from pydantic import (
 from torch import Tensor, nn
 
 from common.compiler import materialize
-from configurable import Count, UserError, read_json
+from common.errors import UserError
+from common.files import read_json
+from configurable import Count
 
 # ---- types of options: the annotations of an __init__ are checked when an expression is read
 

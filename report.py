@@ -24,19 +24,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from configurable import (
-    RESULT,
-    ReportSettings,
-    UserError,
-    configure,
-    read_json,
-    run_program,
-    setting_values,
-)
-from runs import results
-from runs.checkpoint import SavedSettings, read_config
-from runs.figures import plot_rows, plot_training
-from runs.log import logged
+from common.errors import UserError, run_program
+from common.files import read_json
+from configurable import RESULT, ReportSettings, configure, setting_values
+from run.folder import SavedSettings, read_config
+from run.log import logged
+from tables import records, statistics, tables
+from tables.figures import plot_rows, plot_training
 
 
 def is_tested(folder: Path) -> bool:
@@ -61,10 +55,10 @@ def list_runs(folders: list[Path], settings: ReportSettings) -> str:
                 if "diverged" in steps[-1]:
                     line["step"] += " diverged"
             if is_tested(folder):
-                rows = results.select(results.load_rows(folder), settings.dataset)
+                rows = records.select(records.load_rows(folder), settings.dataset)
                 row = rows.iloc[-1]
                 line |= {"corpus": row.dataset, "L": row.block_size, "pos": row.pos}
-                line |= {"tested": f"at {row.step}"} | results.summary(rows)
+                line |= {"tested": f"at {row.step}"} | statistics.summary(rows)
             lines.append(line)
         except UserError as error:
             broken.append(str(error))
@@ -73,7 +67,7 @@ def list_runs(folders: list[Path], settings: ReportSettings) -> str:
     )
     table = pd.DataFrame(lines, columns=names.split()).sort_values(["corpus", "L", "pos", "folder"])
     table = table.dropna(axis="columns", how="all")
-    return results.show(f"runs: {len(lines)}", table, broken, settings.format)
+    return tables.show(f"runs: {len(lines)}", table, broken, settings.format)
 
 
 def used_settings(rows: pd.DataFrame) -> pd.DataFrame:
@@ -137,13 +131,13 @@ def main() -> None:
         if not is_csv:
             print(list_runs(sorted(runs), settings))
             return
-    rows = results.load_rows(folders)
+    rows = records.load_rows(folders)
     if settings.dataset or not is_csv:
         # comparisons may be of several corpora
         extend = "all" if is_csv or comparisons == folders else None
-        rows = results.select(rows, settings.dataset, extend)
+        rows = records.select(rows, settings.dataset, extend)
         for path in comparisons:
-            if not results.load_rows(path).run.isin(rows.run).any():
+            if not records.load_rows(path).run.isin(rows.run).any():
                 raise UserError(
                     f"{path} was not tested on {rows.dataset.iloc[0]}: show it by itself"
                 )
@@ -151,21 +145,21 @@ def main() -> None:
         if (path / "about.json").exists():
             for name, reason in read_json(path / "about.json").get("without", {}).items():
                 print(f"without {name}: {reason}", file=sys.stderr)
-    rows = results.rename(rows, settings.labels)
+    rows = records.rename(rows, settings.labels)
     size = [float(inches) for inches in settings.size.split("x") if inches]
     if settings.show == "settings":
         title = "settings that change the result; an empty cell: as in the first column"
-        print(results.show(title, used_settings(rows), format=settings.format))
+        print(tables.show(title, used_settings(rows), format=settings.format))
         return
     if settings.show == "training":
         losses = training_losses(rows)
-        print(results.show("loss, mean over seeds", losses.dropna(), format=settings.format))
+        print(tables.show("loss, mean over seeds", losses.dropna(), format=settings.format))
         if settings.out:
             plot_training(losses, settings.out, size)
         return
-    print(results.tables(rows, settings.format, settings.eval_lengths))
+    print(tables.tables(rows, settings.format, settings.eval_lengths))
     if settings.out and is_csv:  # all rows are printed, those of one corpus are drawn
-        rows = results.select(rows, settings.dataset)
+        rows = records.select(rows, settings.dataset)
     if settings.out and plot_rows(rows, settings.out, size):
         print(f"drawn in {settings.out}", file=sys.stderr)  # the table may go to a file
 

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import torch
 
-from configurable import SampleSettings, UserError, configure, run_program
-from runs import device
-from runs.checkpoint import load_run
+from common import device
+from common.errors import UserError, run_program
+from configurable import SampleSettings, configure
+from run.load import load_run
 
 SEPARATOR = "-" * 15  # between two samples
 

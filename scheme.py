@@ -29,7 +29,9 @@ from torch import Tensor, nn
 import posenc
 from attention import Options, Plan, no_autocast, prepare, slice_queries
 from common.compiler import materialize
-from configurable import UserError, mixed_seed, type_adapter
+from common.errors import UserError
+from common.files import mixed_seed, sha256
+from configurable import type_adapter
 from posenc import (
     Extension,
     Piece,
@@ -793,3 +795,43 @@ class Scheme(nn.Module):
         if self.extend_text:
             text += f", extended by {self.extend_text}"
         return text
+
+
+ROOT = Path(__file__).resolve().parent
+OWN_FILE = "pos_file.py"  # the copy of --pos_file in a run folder
+
+
+def scheme_files(scheme: Scheme) -> dict:
+    """{name: path} of the files that define the pieces of a scheme: those of their classes and of
+    the classes that these derive from, all that a user's file has imported from its own folder, and
+    the files that options name.
+
+    Names are such as "posenc.py", "zoo/fire.py", "pos_file.py", or "helper.py" for a module beside
+    the user's file; option files have their base names.
+    """
+    files = {"posenc.py": ROOT / "posenc.py"}
+    for piece in (*scheme.pieces.values(), *scheme.extensions.values()):
+        if piece.file:
+            files[piece.file.name] = piece.file
+        for cls in type(piece).mro():
+            if not issubclass(cls, Piece):
+                continue
+            path = Path(inspect.getfile(cls)).resolve()
+            if path.parent == ZOO:
+                files[f"zoo/{path.name}"] = path
+            elif path == scheme.catalogue.pos_file:
+                files[OWN_FILE] = path
+                _, helpers = load_file(path)
+                for helper in helpers:
+                    files[helper.relative_to(path.parent).as_posix()] = helper
+    return files
+
+
+def scheme_digests(scheme: Scheme) -> dict:
+    """{name: SHA-256} of the `scheme_files`."""
+    return {name: sha256(path) for name, path in scheme_files(scheme).items()}
+
+
+def is_builtin(name: str) -> bool:
+    """Whether a scheme's file is one of this program, which run folders need no copy of."""
+    return name == "posenc.py" or name.startswith("zoo/")

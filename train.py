@@ -20,28 +20,29 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 import evaluate
-from configurable import (
-    GPTConfig,
-    TrainSettings,
-    UserError,
-    mixed_seed,
-    read_arguments,
-    run_program,
-)
-from data import Corpus, rows
-from model import GPT, Fused
-from runs import checkpoint, device
-from runs.checkpoint import Run, RunFolder
-from runs.examine import errors_named, examine
-from runs.figures import plot_run
-from runs.log import Log
-from runs.muon import Muon
-from runs.processes import Processes, init_processes
-from runs.records import Result
-from runs.results import run_table, update_result
+from common import device
+from common.errors import UserError, run_program
+from common.files import mixed_seed
+from common.processes import Processes, init_processes
+from configurable import GPTConfig, TrainSettings, read_arguments
+from data import batches
+from data.corpus import Corpus
+from measure import protocols
+from measure.examine import errors_named, examine
+from measure.tester import Tester
+from model import GPT
+from optimizer import configure_optimizers, forget_parameters, get_lr
+from run import load
+from run.folder import RunFolder, new_config, run_folder
+from run.load import Run
+from run.log import Log
 from scheme import Scheme, canonical_extend, parse
+from tables.figures import plot_run
+from tables.records import Result, update_result
+from tables.tables import run_table
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # schedulers send the last one
+
 
 # ---- from settings to a run
 
@@ -50,7 +51,7 @@ def open_source(s: TrainSettings) -> Run | None:
     """The run, or Hugging Face model, that a fine-tune starts from; None for new weights."""
     if s.init_from in ("auto", "scratch"):  # the second is nanoGPT's word for it
         return None
-    return checkpoint.open_model(os.path.normpath(s.init_from), s)
+    return load.open_model(os.path.normpath(s.init_from), s)
 
 
 def final_settings(typed: dict, source: Run | None) -> TrainSettings:
@@ -77,7 +78,7 @@ def final_settings(typed: dict, source: Run | None) -> TrainSettings:
             inherited[name] = getattr(source.settings, name)
         s = replace(s, **inherited)
     s = replace(s, extend=canonical_extend(s.extend))
-    return replace(s, out_dir=str(checkpoint.run_folder(s)))
+    return replace(s, out_dir=str(run_folder(s)))
 
 
 def set_determinism(kind: str, deterministic: bool) -> None:
@@ -99,7 +100,7 @@ def check_training(s: TrainSettings, pos: Scheme, corpus: Corpus, processes: int
             f"{processes} processes cannot share the {s.sequences_per_step} sequences of a "
             "step evenly; change batch_size or their number"
         )
-    _, targets = rows.validation(corpus, s.block_size, s.eval_iters * s.batch_size)
+    _, targets = batches.validation(corpus, s.block_size, s.eval_iters * s.batch_size)
     if (targets < 0).all():
         raise UserError("no validation sequence has a target: raise block_size or eval_iters")
     pos.check_length(s.block_size)
@@ -118,8 +119,8 @@ def start_run(
     UserError for what cannot be trained; then no folder is made.
     """
     with processes.master_first():  # the first may have to make the corpus
-        corpus = checkpoint.training_corpus(s)
-    evaluate.check_lengths(corpus, s.eval_windows, s.eval_lengths)
+        corpus = load.training_corpus(s)
+    protocols.check_lengths(corpus, s.eval_windows, s.eval_lengths)
     state = folder.resume()  # a checkpoint; None where training starts from the first step
 
     # the model: as it was saved, with the weights of another run, or with new ones
@@ -153,9 +154,7 @@ def start_run(
     print(f"on {compute.reason}")
 
     if folder.is_new:
-        folder.config = checkpoint.new_config(
-            s, model, compute, corpus, train_lengths, processes.size
-        )
+        folder.config = new_config(s, model, compute, corpus, train_lengths, processes.size)
     run = Run(folder.path, s, compute.place(model), compute, folder.config)
     if state:
         run.step = state["step"]
@@ -165,66 +164,6 @@ def start_run(
     if processes.is_master:
         folder.write(model.pos)
     return run
-
-
-# ---- training
-
-
-def get_lr(step: int, s: TrainSettings) -> float:
-    """The learning rate of a step (counted from 0).
-
-    Linear warm-up over warmup_iters steps, cosine decay to min_lr at lr_decay_iters, then constant.
-    """
-    if not s.decay_lr:
-        return s.highest_lr
-    if step < s.warmup:
-        return s.highest_lr * (step + 1) / (s.warmup + 1)
-    lr_decay_iters = s.lr_decay_iters or s.max_iters
-    decay_ratio = min(1.0, (step - s.warmup) / max(1, lr_decay_iters - s.warmup))  # from 0 to 1
-    coeff = 0.5 * (1 + math.cos(math.pi * decay_ratio))  # from 1 to 0
-    min_lr = s.highest_lr / 20 if s.min_lr is None else s.min_lr
-    return min_lr + coeff * (s.highest_lr - min_lr)
-
-
-def configure_optimizers(
-    model: GPT, s: TrainSettings, dtype: torch.dtype | None
-) -> list[torch.optim.Optimizer]:
-    """AdamW, and Muon for the matrices of the blocks unless optimizer=adamw.
-
-    Weight decay acts on matrices and the token embedding, not on norms, biases or the parameters of
-    the position scheme. dtype is that of Muon's matrix products, None for float32.
-    """
-    fused = {layer.weight: layer.parts for layer in model.modules() if isinstance(layer, Fused)}
-    matrices = {}
-    decay = []
-    no_decay = []
-    scheme_params = []
-    for name, p in model.named_parameters():
-        if name.startswith("pos."):
-            scheme_params.append(p)
-        elif p.dim() < 2:
-            no_decay.append(p)
-        elif name.startswith("h.") and s.optimizer == "muon":
-            matrices[p] = fused.get(p, (1, [len(p)]))
-        else:
-            decay.append(p)
-    groups = [
-        {"params": decay, "weight_decay": s.weight_decay},
-        {"params": no_decay, "weight_decay": 0.0},
-        {"params": scheme_params, "weight_decay": 0.0},
-    ]
-    adamw = torch.optim.AdamW(groups, s.highest_lr, (s.beta1, s.beta2), fused=True)
-    if s.optimizer == "adamw":
-        return [adamw]
-    return [adamw, Muon(matrices, s.highest_lr, s.weight_decay, dtype or torch.float32)]
-
-
-def forget_parameters(optimizer: torch.optim.Optimizer, forgotten: set[nn.Parameter]) -> None:
-    """Take parameters out of an optimizer, with what it has summed up for them."""
-    for group in optimizer.param_groups:
-        group["params"] = [p for p in group["params"] if p not in forgotten]
-    for p in forgotten:
-        optimizer.state.pop(p, None)
 
 
 class SummedLoss(nn.Module):
@@ -268,7 +207,7 @@ def to_device(x: np.ndarray, compute: device.Compute) -> Tensor:
 def estimate_loss(run: Run) -> float:
     """The mean loss over eval_iters batches of validation text: evenly spaced, always the same."""
     s = run.settings
-    inputs, targets = rows.validation(run.corpus, s.block_size, s.eval_iters * s.batch_size)
+    inputs, targets = batches.validation(run.corpus, s.block_size, s.eval_iters * s.batch_size)
     x = to_device(inputs, run.compute)  # (sequences, block_size)
     y = to_device(targets, run.compute)  # the same
     nats = 0.0
@@ -349,7 +288,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         # process takes its share of those of the step, a micro-batch at a time
         share = s.sequences_per_step // processes.size
         first = (step * processes.size + processes.rank) * share
-        x, y = rows.batch(corpus, s.block_size, run.data_seed, first, share)
+        x, y = batches.batch(corpus, s.block_size, run.data_seed, first, share)
         # the loss is the mean over all targets of the step, and texts differ in how many they have
         n_targets = s.tokens_per_step
         if not corpus.is_text:
@@ -434,9 +373,9 @@ def train(run: Run, processes: Processes, log: Log) -> None:
 
 def test(run: Run, processes: Processes) -> Result:
     """Test the model as it is now; returns the new content of the run's extrapolation.json."""
-    tester = evaluate.Tester(run.model, run.corpus, run.compute, processes)
+    tester = Tester(run.model, run.corpus, run.compute, processes)
     s = run.settings
-    about = evaluate.describe_run(run)
+    about = load.describe_run(run)
     result = evaluate.extrapolation(tester, about, s.eval_lengths, s.eval_windows)
     if processes.is_master:
         result = update_result(run.folder, result)

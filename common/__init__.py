@@ -1,1 +1,1 @@
-"""What every floor of the house may use."""
+"""What every floor of the house may use: files, errors, devices, processes."""

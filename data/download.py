@@ -6,8 +6,8 @@ from pathlib import Path
 import requests
 from tqdm import tqdm
 
-import configurable
-from configurable import UserError
+from common import files
+from common.errors import UserError
 
 TIMEOUT = 30.0  # seconds without a response
 OTHERWISE = "check the network, name a mirror with --url=URL, or put a copy at"
@@ -21,7 +21,7 @@ def download(url: str, path: Path, sha256: str, otherwise: str = "") -> None:
     """
     otherwise = otherwise or f"{OTHERWISE} {path}"
     if path.exists():
-        if configurable.sha256(path) != sha256:
+        if files.sha256(path) != sha256:
             raise UserError(f"{path} is not the published file: delete it and start again")
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -33,7 +33,7 @@ def download(url: str, path: Path, sha256: str, otherwise: str = "") -> None:
             with tqdm.wrapattr(file, "write", size, desc=path.name, disable=None) as watched:
                 for block in answer.iter_content(2**16):
                     watched.write(block)
-        digest = configurable.sha256(part)
+        digest = files.sha256(part)
         if digest != sha256:
             raise UserError(
                 f"{url} is not the expected file (its SHA-256 is {digest}); {otherwise}"

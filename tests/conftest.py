@@ -16,6 +16,10 @@ import tiktoken
 import torch
 from tiktoken_ext.openai_public import r50k_pat_str
 
+import data.corpus
+from data import tokenizers
+from data.corpus import write_corpus
+
 # the tensors of the tests are small: waiting for a second thread takes longer than computing
 torch.set_num_threads(1)
 
@@ -27,8 +31,10 @@ SOURCES = (
     "*.py",
     "pyproject.toml",
     "common/*.py",
-    "runs/*.py",
-    "runs/*.toml",
+    "run/*.py",
+    "run/*.toml",
+    "measure/*.py",
+    "tables/*.py",
     "tools/*.py",
     "zoo/*.py",
     "data/*.py",
@@ -113,24 +119,24 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 def write_bytes(folder, train, val):
     """A corpus of bytes with these documents; what its meta.json holds."""
-    import data
+    pass
 
     splits = {
         "train": [np.frombuffer(document, np.uint8) for document in train],
         "val": [np.frombuffer(document, np.uint8) for document in val],
     }
-    return data.write_corpus(folder, splits, tokenizer="bytes", source="a test", rule="as given")
+    return write_corpus(folder, splits, tokenizer="bytes", source="a test", rule="as given")
 
 
 @contextmanager
 def corpus_of_programs(name):
     """A small corpus of bytes in data/, where programs in processes of their own find it."""
-    import data
+    pass
 
     text = b"to be, or not to be: that is the question\n" * 400
-    write_bytes(data.HERE / name, [text], [text])
+    write_bytes(tokenizers.HERE / name, [text], [text])
     yield
-    shutil.rmtree(data.HERE / name)
+    shutil.rmtree(tokenizers.HERE / name)
 
 
 @pytest.fixture
@@ -155,28 +161,27 @@ def corpora(tmp_path_factory):
 
 def make_corpora(root):
     """Write the small corpora into a folder."""
-    import data
+    pass
 
     write_bytes(root / "tiny", [TEXT], [TEXT])
     write_bytes(root / "other", [TEXT[1:]], [TEXT])
     letters = "".join(sorted(set(TEXT.decode())))
     ids = [np.frombuffer(TEXT, dtype=np.uint8) % len(letters)]
     about = {"tokenizer": "char", "characters": letters, "source": "a test", "rule": "as given"}
-    data.write_corpus(root / "char", {"train": ids, "val": ids}, **about)
+    write_corpus(root / "char", {"train": ids, "val": ids}, **about)
 
 
 @contextmanager
 def workplace(corpora, folder):
     """Work in `folder` with these corpora, without figures; leave the process as it was."""
-    import data
+    pass
     import train
 
-    load = data.load
     before = {number: signal.getsignal(number) for number in SIGNALS}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data, "load", lambda name: load(name, corpora))
+        patch.setattr(data.corpus.load_corpus, "__defaults__", (corpora,))
         patch.setattr(train, "plot_run", lambda folder, result: None)
-        patch.setattr("runs.checkpoint.LOCKS", [])
+        patch.setattr("run.folder.LOCKS", [])
         patch.chdir(folder)
         yield
     for number, handler in before.items():
@@ -192,7 +197,7 @@ def no_predictor(monkeypatch):
     def known_losses(corpus, measured, fitted, scored, lengths):
         return np.ones((len(lengths), len(measured), scored))
 
-    monkeypatch.setattr("data.context.known_losses", known_losses)
+    monkeypatch.setattr("measure.predictor.known_losses", known_losses)
 
 
 @pytest.fixture

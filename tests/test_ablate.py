@@ -16,17 +16,11 @@ import pytest
 from conftest import corpus_of_programs, written
 
 import ablate
-from configurable import (
-    AblateSettings,
-    TrainSettings,
-    UserError,
-    configure,
-    read_arguments,
-    read_json,
-    to_argv,
-)
-from runs import results
-from runs.log import log_comparison
+from common.errors import UserError
+from common.files import read_json
+from configurable import AblateSettings, TrainSettings, configure, read_arguments, to_argv
+from run.log import log_comparison
+from tables import records
 from train import final_settings
 
 NAME = f"test_ablate_{os.getpid()}"  # of a small corpus of bytes in data/
@@ -177,8 +171,9 @@ def stand_in(folder, monkeypatch):
     (folder / "stand_in.py").write_text(STAND_IN)
     monkeypatch.setattr(ablate, "TRAIN", folder / "stand_in.py")
     monkeypatch.setattr(ablate.Cell, "is_finished", lambda cell: (cell.folder / "done").exists())
-    told = SimpleNamespace(load_rows=str, select=str, summary=lambda rows: {"loss_L": 1.5})
-    monkeypatch.setattr(ablate, "results", told)
+    monkeypatch.setattr(ablate, "records", SimpleNamespace(load_rows=str, select=str))
+    told = SimpleNamespace(summary=lambda rows: {"loss_L": 1.5})
+    monkeypatch.setattr(ablate, "statistics", told)
 
     def cells(*schemes: str, **settings: object) -> list[ablate.Cell]:
         return [
@@ -283,7 +278,7 @@ def test_a_comparison_is_made_once_and_goes_on(monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "cells: 2, finished: 1" in said
     assert sum("loss_L" in line for line in said.splitlines()) == 1  # one new cell
-    frame = results.load_rows(["both"])
+    frame = records.load_rows(["both"])
     assert set(frame.label) == {"nope", "dip"} and set(frame.dtype) == {"float32"}
     files = {path.name for path in Path("both").iterdir()}
     assert files == {"rows.csv.xz", "about.json", "table.txt", "figure.png"}
@@ -384,7 +379,7 @@ def test_rates_are_picked_on_a_seed_that_is_not_compared(monkeypatch, capsys):
     assert compare(monkeypatch, *words) == 0
     said = capsys.readouterr().out
     assert "loss by learning rate" in said and said.count("trial of nope") == 2
-    assert "lr=" in results.load_rows(["one"]).label.iloc[0]
+    assert "lr=" in records.load_rows(["one"]).label.iloc[0]
 
 
 # ---- Weights & Biases

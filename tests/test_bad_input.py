@@ -13,7 +13,7 @@ import evaluate
 import report
 import sample
 import train
-from configurable import UserError
+from common.errors import UserError
 
 ROOT = Path(configurable.__file__).parent
 PROGRAMS = {
@@ -85,4 +85,4 @@ def test_a_process_ends_with_a_sentence_and_code_1_and_shows_more_with_debug(tmp
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.startswith("Traceback")
-    assert done.stderr.splitlines()[-1].startswith("configurable.UserError: ")
+    assert done.stderr.splitlines()[-1].startswith("common.errors.UserError: ")

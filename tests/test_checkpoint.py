@@ -15,21 +15,18 @@ import torch
 from conftest import REPOSITORY, call, workplace
 from test_train import identical, metrics, run, saved, stop_at
 
-import configurable
+import optimizer
 import sample
-import train
-from configurable import TrainSettings, UserError
-from runs import checkpoint
-from runs.checkpoint import (
-    checkpoint_paths,
-    load_run,
-    lock_folder,
-    named_folders,
-    read_config,
-    run_folder,
-)
-from runs.log import logged
-from runs.results import load_rows
+from common.errors import UserError
+from common.files import read_json, sha256
+from configurable import TrainSettings
+from run import folder as run_folder_module
+from run import load
+from run.checkpoint import checkpoint_paths
+from run.folder import lock_folder, named_folders, read_config, run_folder
+from run.load import load_run
+from run.log import logged
+from tables.records import load_rows
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -193,7 +190,7 @@ def test_a_run_of_an_earlier_version_is_refused_by_its_name_and_its_rows_stay_re
     """Those before 0.3.0 name no version, and may have settings that no longer exist."""
     shutil.copytree(trained / "straight", tmp_path / "run")
     path = tmp_path / "run/config.json"
-    config = configurable.read_json(path)
+    config = read_json(path)
     with open(REPOSITORY / "pyproject.toml", "rb") as file:
         assert config["version"] == tomllib.load(file)["project"]["version"]
     config["git_commit"] = "0a668b9"
@@ -226,11 +223,13 @@ def test_a_folder_is_read_once_and_a_model_to_start_from_is_loaded_once(
     opened = []
     for name in ("read_config", "load_checkpoint", "load_result"):
 
-        def counted(path: Path, name: str = name, read: object = getattr(checkpoint, name)):
+        def counted(path: Path, name: str = name, read: object = getattr(run_folder_module, name)):
             opened.append((name, str(path)))
             return read(path)
 
-        monkeypatch.setattr(checkpoint, name, counted)
+        monkeypatch.setattr(run_folder_module, name, counted)
+        if hasattr(load, name):
+            monkeypatch.setattr(load, name, counted)
     assert run("--out_dir=run") == 0
     assert opened == [("read_config", "run"), ("load_checkpoint", "run")]
     opened.clear()
@@ -280,9 +279,9 @@ def test_a_full_disk_is_a_sentence_and_what_was_there_stays(
 def test_a_run_is_read_while_its_training_saves(folder: Path, monkeypatch: pytest.MonkeyPatch):
     """A checkpoint that was listed may be gone when it is opened."""
     trained = load_run(folder)
-    optimizers = train.configure_optimizers(trained.model, trained.settings, None)
+    optimizers = optimizer.configure_optimizers(trained.model, trained.settings, None)
     scaler = torch.amp.GradScaler("cpu", enabled=False)
-    digest, times = configurable.sha256, []
+    digest, times = sha256, []
 
     def delayed(path: Path) -> str:
         if not times:
@@ -292,7 +291,7 @@ def test_a_run_is_read_while_its_training_saves(folder: Path, monkeypatch: pytes
                 trained.save(optimizers, scaler)
         return digest(path)
 
-    monkeypatch.setattr("runs.checkpoint.sha256", delayed)
+    monkeypatch.setattr("run.checkpoint.sha256", delayed)
     assert load_run(folder).step == 8
 
 
@@ -313,7 +312,7 @@ def test_a_checkpoint_with_code_in_it_is_refused_by_every_program_and_runs_nothi
         path.unlink()
     aside = Path("aside.pt")
     torch.save({"model": Evil(), "step": 9}, aside, pickle_module=pickle)
-    aside.rename(folder / f"ckpt-9-{configurable.sha256(aside)[:16]}.pt")
+    aside.rename(folder / f"ckpt-9-{sha256(aside)[:16]}.pt")
     for attempt in (
         lambda: load_run(folder),
         lambda: run("--out_dir=run"),

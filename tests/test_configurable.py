@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import configurable
+from common.errors import UserError, run_program
+from common.files import read_json, replace_file, write_json
 from configurable import (
     KINDS,
     AblateSettings,
@@ -18,16 +20,11 @@ from configurable import (
     ReportSettings,
     SampleSettings,
     TrainSettings,
-    UserError,
     checked,
     configure,
     read_arguments,
-    read_json,
-    replace_file,
-    run_program,
     setting_values,
     to_argv,
-    write_json,
 )
 from tools.bench import BenchSettings
 from tools.explain import ExplainSettings
@@ -333,7 +330,9 @@ def test_a_program_ends_with_a_sentence_and_a_code(error, code, said, capsys):
 
 
 def test_a_reader_that_goes_away_ends_a_program_quietly():
-    code = "import configurable as c; c.run_program(lambda: [print(k) for k in range(10**5)] and 0)"
+    code = (
+        "import common.errors as e; e.run_program(lambda: [print(k) for k in range(10**5)] and 0)"
+    )
     command = f"{sys.executable} -c '{code}' | head -1"
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("0\n", "")

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from conftest import write_bytes
 
-import data
-from data import context
+from data.corpus import load_corpus
+from measure import predictor
 
 
 def make(folder, train, val):
     """A corpus of bytes with one document in each split."""
     write_bytes(folder, [train], [val])
-    return data.load(folder.name, folder.parent)
+    return load_corpus(folder.name, folder.parent)
 
 
 def slow_probability(text, before, target, order):
@@ -34,7 +34,7 @@ def slow_match(text, n):
     best = [0, 0]
     for end in range(len(text) - 1):
         size = 0
-        while size <= end and size < context.MATCHED and text[end - size] == text[-1 - size]:
+        while size <= end and size < predictor.MATCHED and text[end - size] == text[-1 - size]:
             size += 1
         if size and size >= best[0]:
             best = [size, text[end + 1]]
@@ -47,10 +47,10 @@ def test_counts_equal_those_made_with_slices(tmp_path):
     val = corpus.val.astype(np.uint8).tobytes()
     places = np.arange(5, len(val))
     contexts = np.stack([corpus.val[t - 5 : t] for t in places]).astype(np.int64)
-    found = context.count_probabilities(corpus, contexts, corpus.val[places].astype(np.int64))
+    found = predictor.count_probabilities(corpus, contexts, corpus.val[places].astype(np.int64))
     wanted = [slow_probability(text, val[t - 5 : t], val[t], 5) for t in places]
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
-    all_tokens = context.count_probabilities(
+    all_tokens = predictor.count_probabilities(
         corpus, np.tile(contexts[:1], (256, 1)), np.arange(256)
     )
     assert all_tokens.sum() == pytest.approx(1, abs=1e-12)
@@ -62,7 +62,7 @@ def test_the_longest_match_equals_one_found_by_trying():
     for _ in range(60):
         text = generator.integers(3, size=int(generator.integers(2, 90)))
         for n in lengths:
-            found = context.longest_match(text[-n:])
+            found = predictor.longest_match(text[-n:])
             assert list(found) == slow_match(bytes(text.tolist()), n)
 
 
@@ -74,7 +74,7 @@ def test_far_context_is_worth_what_the_text_repeats_and_nothing_in_noise(tmp_pat
     gains = {}
     for name, val in (("repeated", repeated), ("noise", noise)):
         corpus = make(tmp_path / name, noise[::-1], val)
-        near, far = context.predictor_losses(corpus, *ends, 32, [128, 1024])
+        near, far = predictor.predictor_losses(corpus, *ends, 32, [128, 1024])
         gains[name] = near.mean() - far.mean()
     assert gains["repeated"] > 2 and abs(gains["noise"]) < 0.1
 
@@ -94,22 +94,22 @@ def test_key_targets_are_those_that_a_far_passage_repeats(tmp_path):
     noise = bytes(generator.integers(0, 256, size=9000).tolist())
     corpus = make(tmp_path / "passages", noise, bytes(val.tolist()))
     measured, fitted = np.split(ends, 2)
-    lengths = [context.NEAR, 512, 1024]
-    near, middle, far = context.predictor_losses(corpus, measured, fitted, 32, lengths)
-    is_key = context.key_targets(near, far)
+    lengths = [predictor.NEAR, 512, 1024]
+    near, middle, far = predictor.predictor_losses(corpus, measured, fitted, 32, lengths)
+    is_key = predictor.key_targets(near, far)
     assert is_key.shape == (len(measured), 32)
     text, wanted = bytes(val.tolist()), []
     for place in (measured[:, None] + np.arange(-31, 1)).ravel():
         sizes = {}
-        for n in (context.NEAR, 1024):
+        for n in (predictor.NEAR, 1024):
             size, token = slow_match(text[:place], n)
             sizes[n] = size if token == val[place] else 0
         # matches of one token are chance in noise
-        wanted.append(int(place) in repeated and sizes[1024] >= 2 and sizes[context.NEAR] < 2)
+        wanted.append(int(place) in repeated and sizes[1024] >= 2 and sizes[predictor.NEAR] < 2)
     found = is_key.ravel()
     assert found.tolist() == wanted and 300 < found.sum() < found.size
     # where the passage is nearer than NEAR, or out of the room, there is none
-    assert not context.key_targets(near, middle).any()
+    assert not predictor.key_targets(near, middle).any()
 
 
 def test_losses_are_kept_and_computed_again_for_other_places_or_if_damaged(tmp_path):
@@ -117,17 +117,19 @@ def test_losses_are_kept_and_computed_again_for_other_places_or_if_damaged(tmp_p
     corpus = make(tmp_path / "small", noise, noise[::-1])
     measured, fitted = np.arange(600, 1400, 90), np.arange(607, 1407, 90)
     ends = {"measured": measured, "fitted": fitted}
-    first = context.known_losses(corpus, **ends, scored=8, lengths=[32, 64])
+    first = predictor.known_losses(corpus, **ends, scored=8, lengths=[32, 64])
     assert first.shape == (2, len(measured), 8)
     (path,) = corpus.folder.glob("context-*.npy")
     np.save(path, first + 1)  # so that it shows what is read
-    assert (context.known_losses(corpus, **ends, scored=8, lengths=[32, 64]) == first + 1).all()
-    assert (context.known_losses(corpus, **ends, scored=8, lengths=[32, 256])[0] == first[0]).all()
-    assert (context.known_losses(corpus, measured + 1, fitted, 8, [32, 64]) != first).any()
-    assert (context.known_losses(corpus, measured, fitted[:3], 8, [32, 64]) != first).any()
+    assert (predictor.known_losses(corpus, **ends, scored=8, lengths=[32, 64]) == first + 1).all()
+    assert (
+        predictor.known_losses(corpus, **ends, scored=8, lengths=[32, 256])[0] == first[0]
+    ).all()
+    assert (predictor.known_losses(corpus, measured + 1, fitted, 8, [32, 64]) != first).any()
+    assert (predictor.known_losses(corpus, measured, fitted[:3], 8, [32, 64]) != first).any()
     for damage in (b"", b"{", path.read_bytes()[:200]):
         path.write_bytes(damage)
-        assert (context.known_losses(corpus, **ends, scored=8, lengths=[32, 64]) == first).all()
+        assert (predictor.known_losses(corpus, **ends, scored=8, lengths=[32, 64]) == first).all()
     path.unlink()
     path.mkdir()  # a place that cannot be written
-    assert (context.known_losses(corpus, **ends, scored=8, lengths=[32, 64]) == first).all()
+    assert (predictor.known_losses(corpus, **ends, scored=8, lengths=[32, 64]) == first).all()

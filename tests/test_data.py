@@ -21,14 +21,16 @@ import pytest
 import tiktoken
 from conftest import write_bytes
 
-import data
 import data.books.prepare as books
 import data.fineweb.prepare as fineweb
 import data.shakespeare_char.prepare as shakespeare
 import data.stdlib.prepare as stdlib
 import data.text.prepare as text
 import data.wikipedia.prepare as wikipedia
-from configurable import UserError
+from common.errors import UserError
+from data import batches, tokenizers
+from data import corpus as data
+from data.corpus import COMMANDS, OFFLINE, SPLITS, load_corpus, write_corpus
 from data.download import download
 
 ROOT = Path(data.__file__).resolve().parents[1]
@@ -90,12 +92,12 @@ def train_tokenizer(folder, kind):
 @pytest.mark.parametrize("kind", ["bytes", "char", "gpt2", "byte_level", "fallback"])
 def test_a_tokenizer_gives_the_text_back_and_its_bytes(kind, toy_gpt2, tmp_path):
     if kind == "char":
-        tokenizer = data.CharTokenizer("".join(sorted(set(WORDS))))
+        tokenizer = tokenizers.CharTokenizer("".join(sorted(set(WORDS))))
     elif kind in ("byte_level", "fallback"):
         folder = train_tokenizer(tmp_path / kind, kind)
-        tokenizer = data.FileTokenizer(folder / "tokenizer.json", end=0)
+        tokenizer = tokenizers.FileTokenizer(folder / "tokenizer.json", end=0)
     else:
-        tokenizer = data.tokenizer_of({"tokenizer": kind})
+        tokenizer = tokenizers.tokenizer_of({"tokenizer": kind})
     ids = tokenizer.encode(WORDS)
     assert tokenizer.decode(ids) == WORDS and tokenizer.decode_bytes(ids) == RAW
     assert tokenizer.sizes[ids].sum() == len(RAW)
@@ -104,7 +106,7 @@ def test_a_tokenizer_gives_the_text_back_and_its_bytes(kind, toy_gpt2, tmp_path)
         assert 264 not in tokenizer.encode("a <|endoftext|> b")
     if kind == "byte_level":
         names = [tokenizer.inner.id_to_token(i) for i in ids]
-        assert names == [data.signs_of(tokenizer.vocabulary[i]) for i in ids]
+        assert names == [tokenizers.signs_of(tokenizer.vocabulary[i]) for i in ids]
     if tokenizer.end is not None:
         assert tokenizer.sizes[tokenizer.end] == 0
 
@@ -114,7 +116,7 @@ def test_tokens_of_a_tokenizer_json_are_those_of_transformers(kind, tmp_path):
     transformers = pytest.importorskip("transformers")
     path = train_tokenizer(tmp_path / kind, kind) / "tokenizer.json"
     theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(path))
-    ours = data.FileTokenizer(path)
+    ours = tokenizers.FileTokenizer(path)
     assert ours.encode(WORDS) == theirs.encode(WORDS, add_special_tokens=False)
     assert len(ours.vocabulary) == len(theirs)
 
@@ -133,7 +135,7 @@ def test_the_bytes_of_a_document_are_those_of_its_text(kind, tmp_path):
     (tmp_path / "train.txt").write_text("something else", encoding="utf-8")
     paths = [str(tmp_path / "train.txt")], [str(tmp_path / "texts.jsonl")]
     text.prepare("mine", *paths, str(folder), tmp_path)
-    corpus = data.load("mine", tmp_path)
+    corpus = load_corpus("mine", tmp_path)
     theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
     starts = [*corpus.val_starts.tolist(), len(corpus.val)]
     assert len(starts) == len(texts) + 1
@@ -168,7 +170,7 @@ def test_a_document_that_the_tokenizer_changes_is_left_out_and_said(kind, tmp_pa
     (tmp_path / "all.txt").write_text(texts[2], encoding="utf-8")
     text.prepare("mine", [str(tmp_path / "texts.jsonl")], [], str(folder), tmp_path)
     assert "left out: 1 documents (the tokenizer does not give" in capsys.readouterr().out
-    corpus = data.load("mine", tmp_path)
+    corpus = load_corpus("mine", tmp_path)
     ids = [*corpus.train, *corpus.val]
     assert bytes(corpus.tokenizer.decode_bytes(i for i in ids if i)) == "".join(texts[:2]).encode()
     with pytest.raises(UserError, match="no text in it; the tokenizer does not give .* back"):
@@ -177,7 +179,7 @@ def test_a_document_that_the_tokenizer_changes_is_left_out_and_said(kind, tmp_pa
 
 def test_gpt2_tokens_are_the_published_ones():
     try:
-        tokenizer = data.GPT2Tokenizer()
+        tokenizer = tokenizers.GPT2Tokenizer()
     except UserError:
         pytest.skip("GPT-2's vocabulary is not here")
     assert tokenizer.encode("Hello world") == [15496, 995] and tokenizer.end == 50256
@@ -185,28 +187,28 @@ def test_gpt2_tokens_are_the_published_ones():
 
 def test_what_a_tokenizer_cannot_do_is_a_sentence(monkeypatch, tmp_path):
     with pytest.raises(UserError, match="'q' is not among"):
-        data.CharTokenizer("abé").encode("abéq")
+        tokenizers.CharTokenizer("abé").encode("abéq")
 
     def unreachable(name):
         raise ConnectionError("no route")
 
     monkeypatch.setattr(tiktoken, "get_encoding", unreachable)
     with pytest.raises(UserError, match="TIKTOKEN_CACHE_DIR"):
-        data.GPT2Tokenizer()
+        tokenizers.GPT2Tokenizer()
     (tmp_path / "tokenizer.json").write_text("{", encoding="utf-8")
     with pytest.raises(UserError, match="cannot be read as a tokenizer"):
-        data.FileTokenizer(tmp_path / "tokenizer.json")
+        tokenizers.FileTokenizer(tmp_path / "tokenizer.json")
     words = {"version": "1.0", "model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}
     (tmp_path / "tokenizer.json").write_text(json.dumps(words), encoding="utf-8")
     with pytest.raises(UserError, match="no token for each byte"):
-        data.FileTokenizer(tmp_path / "tokenizer.json")
+        tokenizers.FileTokenizer(tmp_path / "tokenizer.json")
 
 
 # ---- writing and reading
 
 
 def test_a_corpus_reads_back_as_it_was_written(small):
-    corpus = data.load("small", small.parent)
+    corpus = load_corpus("small", small.parent)
     assert bytes(corpus.train.tolist()) == b"onetwo and more" and corpus.train.dtype == np.uint16
     assert corpus.train_starts.tolist() == [0, 3] and corpus.val_starts.tolist() == [0]
     assert (corpus.vocab_size, corpus.unit, corpus.name) == (256, "byte", "small")
@@ -222,8 +224,8 @@ def test_a_vocabulary_past_65536_is_stored_in_four_bytes(tmp_path):
     characters = "".join(chr(0x10000 + n) for n in range(2**16 + 1))
     ids = [np.array([0, 2**16, 5])]
     about = {"tokenizer": "char", "characters": characters, "source": "", "rule": ""}
-    data.write_corpus(tmp_path / "many", {"train": ids, "val": ids}, **about)
-    corpus = data.load("many", tmp_path)
+    write_corpus(tmp_path / "many", {"train": ids, "val": ids}, **about)
+    corpus = load_corpus("many", tmp_path)
     assert corpus.train.dtype == "uint32" and corpus.train.tolist() == [0, 2**16, 5]
 
 
@@ -233,9 +235,7 @@ def test_a_failed_write_leaves_the_older_corpus_and_nothing_else(small):
         write_bytes(small, [b"other"], [b""])
     high = [np.array([256])]
     with pytest.raises(UserError, match="token 256, outside its vocabulary of 256"):
-        data.write_corpus(
-            small, {"train": high, "val": high}, tokenizer="bytes", source="", rule=""
-        )
+        write_corpus(small, {"train": high, "val": high}, tokenizer="bytes", source="", rule="")
     assert {path.name: path.read_bytes() for path in small.iterdir()} == before
 
 
@@ -254,7 +254,7 @@ def test_a_move_that_is_cut_off_never_mixes_two_corpora(small, monkeypatch, move
     with pytest.raises(KeyboardInterrupt):
         write_bytes(small, [b"other"], [b"others"])
     with pytest.raises(UserError, match="there is no corpus 'small'"):
-        data.load("small", small.parent)
+        load_corpus("small", small.parent)
 
 
 def change_meta(folder, text, other):
@@ -288,12 +288,12 @@ def test_a_damaged_file_is_named_with_what_to_do(small, reason):
     DAMAGES[reason](small)
     sentence = f"small is damaged .*{reason}.*: make the corpus again"
     with pytest.raises(UserError, match=sentence):
-        data.load("small", small.parent)
+        load_corpus("small", small.parent)
 
 
 def test_verify_finds_the_changed_token_that_load_cannot_see(small):
     (small / "val.bin").write_bytes(b"thr\0e\0ee\0\0")
-    corpus = data.load("small", small.parent)
+    corpus = load_corpus("small", small.parent)
     corpus.verify("train")
     with pytest.raises(UserError, match="val.bin does not match the SHA-256 in meta.json"):
         corpus.verify()
@@ -313,13 +313,13 @@ NAMES = {
 @pytest.mark.parametrize("name", NAMES)
 def test_an_unknown_dataset_is_answered_with_a_name_or_a_command(small, name):
     with pytest.raises(UserError, match=NAMES[name]):
-        data.load(name, small.parent)
+        load_corpus(name, small.parent)
 
 
 def test_every_command_names_a_program():
-    for name, command in data.COMMANDS.items():
+    for name, command in COMMANDS.items():
         assert (ROOT / command.split()[0]).is_file(), name
-    assert set(data.OFFLINE) <= set(data.COMMANDS)
+    assert set(OFFLINE) <= set(COMMANDS)
 
 
 # ---- FineWeb's shards
@@ -350,7 +350,7 @@ def shards(tmp_path, monkeypatch):
 
 def test_the_shards_of_llm_c_are_a_corpus(shards, tmp_path):
     fineweb.prepare(tmp_path / "fineweb", shards)
-    corpus = data.load("fineweb", tmp_path)
+    corpus = load_corpus("fineweb", tmp_path)
     corpus.verify()
     assert corpus.train.tolist() == [50256, 5, 50256, 7, 8, 9, 50256, 40000]  # 7 8 9: one document
     assert corpus.train_starts.tolist() == [0, 2, 6]
@@ -384,14 +384,14 @@ def test_a_folder_of_nanogpts_is_read_as_it_is(tmp_path, toy_gpt2):
     for split, tokens in (("train", [5, 264, 7, 8, 264]), ("val", [9, 10])):
         np.array(tokens, dtype=np.uint16).tofile(folder / f"{split}.bin")
     before = (folder / "train.bin").read_bytes()
-    corpus = data.load("web", tmp_path)
+    corpus = load_corpus("web", tmp_path)
     assert corpus.train.tolist() == [5, 264, 7, 8, 264] and corpus.val.tolist() == [9, 10]
     assert corpus.train_starts.tolist() == [0, 2] and corpus.unit == "token"
     assert (folder / "train.bin").read_bytes() == before
-    assert data.load("web", tmp_path).meta == corpus.meta
+    assert load_corpus("web", tmp_path).meta == corpus.meta
     (folder / "train.bin").write_bytes(before + b"\0\0")
     with pytest.raises(UserError, match="make the corpus again"):
-        data.load("web", tmp_path)
+        load_corpus("web", tmp_path)
 
 
 @pytest.mark.parametrize("dtype", ["uint16", "uint32", "int64", "header"])
@@ -410,7 +410,7 @@ def test_the_type_of_tokens_is_read_from_the_file(tmp_path, toy_gpt2, monkeypatc
             np.array(ids, dtype=dtype).tofile(path)
         before[split] = path.read_bytes()
     for _ in range(2):  # the second time by its meta.json
-        corpus = data.load("web", tmp_path)
+        corpus = load_corpus("web", tmp_path)
         corpus.verify()
         assert corpus.train.tolist() == tokens["train"] and corpus.val.tolist() == tokens["val"]
         ends = [n + (dtype != "header") for n, token in enumerate(tokens["val"]) if token == 264]
@@ -433,7 +433,7 @@ UNREADABLE = {
     "has 0 bytes": lambda f: (f / "val.bin").write_bytes(b""),
     "of different types.*uint32": lambda f: np.array([7, 8]).astype("u4").tofile(f / "val.bin"),
     "token 99999, outside": lambda f: [
-        np.array([7, 8, 99999]).astype("u4").tofile(f / f"{split}.bin") for split in data.SPLITS
+        np.array([7, 8, 99999]).astype("u4").tofile(f / f"{split}.bin") for split in SPLITS
     ],
     r"several files of tokens \(.*web_train_000001.bin": shards_beside,
 }
@@ -443,12 +443,12 @@ UNREADABLE = {
 def test_tokens_that_are_not_gpt2s_are_a_sentence_and_the_files_stay(tmp_path, toy_gpt2, sentence):
     folder = tmp_path / "web"
     folder.mkdir()
-    for split in data.SPLITS:
+    for split in SPLITS:
         np.array([5, 264, 7], dtype=np.uint16).tofile(folder / f"{split}.bin")
     UNREADABLE[sentence](folder)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(UserError, match=sentence):
-        data.load("web", tmp_path)
+        load_corpus("web", tmp_path)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
@@ -457,13 +457,13 @@ def test_a_folder_of_nanogpts_that_cannot_be_read_is_a_sentence(tmp_path, toy_gp
     folder.mkdir()
     (folder / "train.bin").write_bytes(b"\1\0\2\0")
     with pytest.raises(UserError, match="no val.bin"):
-        data.load("web", tmp_path)
+        load_corpus("web", tmp_path)
     (folder / "val.bin").write_bytes(b"\1\0\2\2")
     with pytest.raises(UserError, match="token 514, outside its vocabulary of 265"):
-        data.load("web", tmp_path)
+        load_corpus("web", tmp_path)
     (folder / "meta.pkl").write_bytes(b"")
     with pytest.raises(UserError, match="meta.pkl, which is not read"):
-        data.load("web", tmp_path)
+        load_corpus("web", tmp_path)
 
 
 # ---- training sequences
@@ -475,7 +475,7 @@ def test_an_epoch_reads_every_token_of_its_windows_once(n_tokens, block_size):
     offsets = set()
     for epoch in range(12):
         first = epoch * n_windows
-        found = data.sequences(np.arange(n_tokens), block_size, 7, first, n_windows)
+        found = batches.sequences(np.arange(n_tokens), block_size, 7, first, n_windows)
         assert (np.diff(found, axis=1) == 1).all()
         read = np.sort(found[:, :-1].ravel())
         assert (read == read[0] + np.arange(n_windows * block_size)).all()
@@ -485,29 +485,31 @@ def test_an_epoch_reads_every_token_of_its_windows_once(n_tokens, block_size):
 
 def test_a_sequence_depends_on_the_seed_and_its_number_alone():
     tokens = np.arange(5000)
-    stream = data.sequences(tokens, 32, 1, 0, 400)
-    resumed = data.sequences(tokens, 32, 1, 123, 277)
+    stream = batches.sequences(tokens, 32, 1, 0, 400)
+    resumed = batches.sequences(tokens, 32, 1, 123, 277)
     assert (stream[123:] == resumed).all()
     # two processes take the halves of each batch of 8
-    halves = [data.sequences(tokens, 32, 1, 8 * k + 4 * r, 4) for k in range(50) for r in range(2)]
+    halves = [
+        batches.sequences(tokens, 32, 1, 8 * k + 4 * r, 4) for k in range(50) for r in range(2)
+    ]
     assert (np.concatenate(halves) == stream).all()
-    assert (stream != data.sequences(tokens, 32, 2, 0, 400)).any()
+    assert (stream != batches.sequences(tokens, 32, 2, 0, 400)).any()
 
 
 def test_the_order_of_sequences_is_that_of_the_published_runs():
-    found = data.sequences(np.arange(100_000), 128, 1337, 700, 200).astype("<i8")
+    found = batches.sequences(np.arange(100_000), 128, 1337, 700, 200).astype("<i8")
     assert hashlib.sha256(found.tobytes()).hexdigest()[:16] == "b88a06c7dc76e7c7"
 
 
 def test_a_text_shorter_than_one_sequence_is_refused():
-    assert data.sequences(np.arange(5), 4, 0, 3, 1).tolist() == [[0, 1, 2, 3, 4]]
+    assert batches.sequences(np.arange(5), 4, 0, 3, 1).tolist() == [[0, 1, 2, 3, 4]]
     with pytest.raises(UserError, match="has 4 tokens, fewer than the 5 of one sequence"):
-        data.sequences(np.arange(4), 4, 0, 0, 1)
+        batches.sequences(np.arange(4), 4, 0, 0, 1)
 
 
 def test_evenly_spaced_places_lie_in_the_middle_of_equal_parts():
-    assert data.evenly(100, 4).tolist() == [12, 37, 62, 87]
-    assert data.evenly(3, 9).tolist() == [0, 1, 2] and data.evenly(0, 9).tolist() == []
+    assert batches.evenly(100, 4).tolist() == [12, 37, 62, 87]
+    assert batches.evenly(3, 9).tolist() == [0, 1, 2] and batches.evenly(0, 9).tolist() == []
 
 
 # ---- stdlib and one's own texts
@@ -524,7 +526,7 @@ def test_the_library_is_read_in_order_without_tests_and_packages_of_others(tmp_p
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"# {name}\n", encoding="utf-8")
     stdlib.prepare(tmp_path / "fake", tmp_path)
-    corpus = data.load("fake", tmp_path)
+    corpus = load_corpus("fake", tmp_path)
     held_out = [n for n in names if int(hashlib.sha256(n.encode()).hexdigest(), 16) % 20 == 0]
     trained = [n for n in names if n not in held_out]
     assert corpus.tokenizer.decode(corpus.val) == "".join(f"# {n}\n" for n in held_out)
@@ -534,9 +536,9 @@ def test_the_library_is_read_in_order_without_tests_and_packages_of_others(tmp_p
 
 
 def test_the_default_corpus_is_made_when_first_asked_for_and_then_kept(tmp_path):
-    corpus = data.load("stdlib", tmp_path)
+    corpus = load_corpus("stdlib", tmp_path)
     made = (tmp_path / "stdlib/train.bin").stat()
-    again = data.load("stdlib", tmp_path)
+    again = load_corpus("stdlib", tmp_path)
     assert (tmp_path / "stdlib/train.bin").stat().st_mtime_ns == made.st_mtime_ns
     assert len(again.train) > 4_000_000 and len(again.val_starts) > 10
     assert b"class OrderedDict" in corpus.train.astype(np.uint8).tobytes()
@@ -564,7 +566,7 @@ def notes(tmp_path):
 
 def test_a_folder_is_read_in_order_and_what_is_left_out_is_said(notes, capsys):
     text.prepare("mine", [str(notes), str(notes / "01.txt")], [], "bytes", notes.parent)
-    corpus = data.load("mine", notes.parent)
+    corpus = load_corpus("mine", notes.parent)
     texts = [f"note {n}\n" * 3 for n in range(90)] + ["marked"]
     held_out = [t for t in texts if text.is_validation(t.encode())]
     assert 0 < len(held_out) < 12
@@ -575,7 +577,7 @@ def test_a_folder_is_read_in_order_and_what_is_left_out_is_said(notes, capsys):
     assert "not read: 1 other files (--glob" in said
     assert "bad.txt is not UTF-8 at byte 2 (0xff)" in said
     text.prepare("code", [str(notes)], [], "bytes", notes.parent, patterns=["*.py"])
-    assert len(data.load("code", notes.parent).train_starts) == 1  # the tail is validation
+    assert len(load_corpus("code", notes.parent).train_starts) == 1  # the tail is validation
 
 
 @pytest.mark.parametrize("packed", ["", ".xz", ".gz"])
@@ -586,7 +588,7 @@ def test_json_lines_are_documents_packed_or_not(tmp_path, packed, toy_gpt2):
     path.write_bytes(pack(lines_of(lines)))
     (tmp_path / "val.txt").write_text("the rest", encoding="utf-8")
     text.prepare("rows", [str(path)], [str(tmp_path / "val.txt")], "gpt2", tmp_path)
-    corpus = data.load("rows", tmp_path)
+    corpus = load_corpus("rows", tmp_path)
     expected = [token for line in lines for token in [*toy_gpt2.encode_ordinary(line), 264]]
     assert corpus.train.tolist() == expected and len(corpus.train_starts) == 20
     assert corpus.tokenizer.decode(corpus.val) == "the rest<|endoftext|>"
@@ -598,7 +600,7 @@ def test_names_of_files_are_read_in_any_case(tmp_path):
     text.prepare(
         "a", [str(tmp_path / "A.JSONL.GZ")], [str(tmp_path / "val.txt")], "bytes", tmp_path
     )
-    assert bytes(data.load("a", tmp_path).train.tolist()) == b"onetwo"
+    assert bytes(load_corpus("a", tmp_path).train.tolist()) == b"onetwo"
 
 
 def test_a_validation_document_that_is_in_train_is_refused_unless_allowed(tmp_path):
@@ -620,7 +622,7 @@ def test_copies_but_for_white_space_are_all_in_one_split(tmp_path, capsys):
     (tmp_path / "all.jsonl").write_bytes(lines_of(texts + spaced))
     text.prepare("mine", [str(tmp_path / "all.jsonl")], [], "bytes", tmp_path)
     assert "60 documents are copies of others in PATH" in capsys.readouterr().out
-    corpus = data.load("mine", tmp_path)
+    corpus = load_corpus("mine", tmp_path)
     held_out = [n for n in range(60) if text.is_validation(texts[n].encode())]
     of_val = [texts[n] for n in held_out] + [spaced[n] for n in held_out]
     assert held_out and corpus.tokenizer.decode(corpus.val) == "".join(of_val)
@@ -635,7 +637,7 @@ def test_few_documents_give_the_last_twentieth_of_all_and_stay_documents(tmp_pat
     assert not any(text.is_validation(one.encode()) for one in texts)
     (tmp_path / "few.jsonl").write_bytes(lines_of(texts))
     text.prepare("few", [str(tmp_path / "few.jsonl")], [], "bytes", tmp_path)
-    corpus = data.load("few", tmp_path)
+    corpus = load_corpus("few", tmp_path)
     assert corpus.tokenizer.decode(corpus.train) == "x" * 60 + "y" * 35
     assert corpus.tokenizer.decode(corpus.val) == "yyyyz"
     assert corpus.train_starts.tolist() == [0, 60] and corpus.val_starts.tolist() == [0, 4]
@@ -644,7 +646,7 @@ def test_few_documents_give_the_last_twentieth_of_all_and_stay_documents(tmp_pat
 def test_one_document_gives_its_last_twentieth(tmp_path):
     (tmp_path / "one.txt").write_text("abcdefghij" * 20, encoding="utf-8")
     text.prepare("one", [str(tmp_path / "one.txt")], [], "char", tmp_path)
-    corpus = data.load("one", tmp_path)
+    corpus = load_corpus("one", tmp_path)
     assert (corpus.vocab_size, len(corpus.train), len(corpus.val)) == (10, 190, 10)
     assert corpus.tokenizer.decode(corpus.val) == "abcdefghij"
 
@@ -656,14 +658,14 @@ def test_the_tokenizer_of_a_model_goes_along_with_its_end(tmp_path, kind):
     (tmp_path / "two.txt").write_text("two", encoding="utf-8")
     paths = [str(tmp_path / "one.txt")], [str(tmp_path / "two.txt")]
     text.prepare("mine", *paths, str(folder), tmp_path)
-    corpus = data.load("mine", tmp_path)
-    ours = data.FileTokenizer(folder / "tokenizer.json", 0)
+    corpus = load_corpus("mine", tmp_path)
+    ours = tokenizers.FileTokenizer(folder / "tokenizer.json", 0)
     assert corpus.train.tolist() == [*ours.encode(WORDS), 0]
     assert corpus.fits(corpus.vocab_size + 5) and not corpus.fits(corpus.vocab_size - 1)
     assert corpus.tokenizer.decode_bytes([corpus.vocab_size + 3]) == b""
     (tmp_path / "mine/tokenizer.json").write_text("{}", encoding="utf-8")
     with pytest.raises(UserError, match="not the file that this corpus was made with"):
-        data.load("mine", tmp_path).tokenizer.encode("a")
+        load_corpus("mine", tmp_path).tokenizer.encode("a")
 
 
 BAD_TEXTS = {
@@ -796,7 +798,7 @@ def test_without_network_or_address_the_user_is_told_what_to_do(tmp_path, url):
 def test_shakespeare_is_split_as_nanogpt_splits_it(server, tmp_path, monkeypatch):
     monkeypatch.setattr(shakespeare, "SHA256", SHA256)
     shakespeare.prepare(tmp_path / "play", f"{server}/good")
-    corpus = data.load("play", tmp_path)
+    corpus = load_corpus("play", tmp_path)
     cut = int(len(WORDS) * 0.9)
     assert corpus.tokenizer.decode(corpus.train) == WORDS[:cut]
     assert corpus.tokenizer.decode(corpus.val) == WORDS[cut:]
@@ -839,7 +841,7 @@ def test_books_are_downloaded_once_or_read_from_copies(server, tmp_path, monkeyp
     (folder / "texts/0.txt").write_text("cut short", encoding="utf-8")  # so it is fetched again
     Unreliable.pages |= {f"/at/{listed[n][1]}": files[n] for n in (2, 3)}
     meta = books.prepare(folder, url=f"{server}/at")
-    corpus = data.load("books", tmp_path)
+    corpus = load_corpus("books", tmp_path)
     assert corpus.tokenizer.decode(corpus.train) == "".join(texts[:3])
     assert corpus.tokenizer.decode(corpus.val) == texts[3] and len(corpus.train_starts) == 3
     assert books.prepare(folder, url="no address") == meta  # nothing is left to download
@@ -888,17 +890,17 @@ def test_enwik8_text8_and_wikitext_have_the_published_parts(wiki):
     size = len(whole) // 100
     for name, test, first, end in (("enwik8", False, 90, 95), ("enwik8_test", True, 95, 100)):
         wikipedia.prepare(wiki / name, test=test)
-        corpus = data.load(name, wiki)
+        corpus = load_corpus(name, wiki)
         assert corpus.tokenizer.decode(corpus.train) == whole[: 90 * size]
         assert corpus.tokenizer.decode(corpus.val) == whole[first * size : end * size]
     wikipedia.prepare(wiki / "text8")
-    assert data.load("text8", wiki).vocab_size == 27
+    assert load_corpus("text8", wiki).vocab_size == 27
     wikipedia.prepare(wiki / "wikitext103")
-    corpus = data.load("wikitext103", wiki)
+    corpus = load_corpus("wikitext103", wiki)
     assert len(corpus.train_starts) == 30 and len(corpus.val_starts) == 4
     assert corpus.tokenizer.decode(corpus.train) == "".join(PARTS["train"])
     wikipedia.prepare(wiki / "wikitext103_test", test=True, mirror="no address")
-    assert len(data.load("wikitext103_test", wiki).val_starts) == 6
+    assert len(load_corpus("wikitext103_test", wiki).val_starts) == 6
     (wiki / "wikipedia/wikitext103.zip").write_bytes(b"no archive")
     with pytest.raises(UserError, match="wikitext103.zip is not the published file: delete it"):
         wikipedia.prepare(wiki / "wikitext103")

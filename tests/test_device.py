@@ -9,10 +9,10 @@ import pytest
 import torch
 from test_train import run, stop_at
 
-from configurable import UserError
-from runs import device
-from runs.checkpoint import load_run
-from runs.device import Compute
+from common import device
+from common.device import Compute
+from common.errors import UserError
+from run.load import load_run
 
 CARD = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA card")
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from configurable import GPTConfig
+from measure import diagnose
 from model import GPT
-from runs import diagnose
-from runs.records import Result
+from tables.records import Result
 
 L = 16
 SCHEMES = ["nope", "rope", "alibi", "t5", "nope + window(size=7, sinks=2)", "rope | nope | alibi"]

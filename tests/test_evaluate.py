@@ -13,15 +13,22 @@ import pandas as pd
 import pytest
 import torch
 
-import data
 import data.recall.prepare as recall
 import data.tasks.prepare as tasks
 import evaluate
-from configurable import GPTConfig, UserError
+from common import device
+from common.errors import UserError
+from configurable import GPTConfig
+from data import batches, tokenizers
+from data.corpus import Corpus, load_corpus
+from measure import protocols, questions
+from measure.protocols import of_text
+from measure.tester import new_record
+from measure.text import tuning_loss, tuning_places
 from model import GPT
-from runs import answers, device, protocols, results
-from runs.protocols import of_text
-from runs.records import Result
+from tables import tables
+from tables.reach import accuracies, answered, bin_table, lower_bound, reaches, table, verdict
+from tables.records import Result
 
 L, LENGTHS = 8, (4, 8, 16, 40)  # 16 does not divide 40
 DOCUMENTS = (300, 30, 500, 200)
@@ -31,7 +38,7 @@ BF16 = device.Compute("cpu", torch.bfloat16, "for a test")
 @pytest.fixture(autouse=True)
 def known_targets(monkeypatch, no_predictor):
     """Key targets that no predictor chooses."""
-    monkeypatch.setattr("data.context.key_targets", lambda near, far: key_by_hand(*near.shape))
+    monkeypatch.setattr("measure.predictor.key_targets", lambda near, far: key_by_hand(*near.shape))
 
 
 def key_by_hand(places, scored):
@@ -91,7 +98,7 @@ def corpus(documents, seed=0, name="toy", characters="aé€"):
     splits = {split: {"sha256": f"sha{seed}"} for split in ("train", "val")}
     meta = {"tokenizer": "char", "unit": "char", "vocab_size": len(characters), "splits": splits}
     meta["characters"] = characters
-    return data.Corpus(name, Path("nowhere"), meta, val, val, starts, starts)
+    return Corpus(name, Path("nowhere"), meta, val, val, starts, starts)
 
 
 def measured(model=None, documents=DOCUMENTS, lengths=LENGTHS, compute=device.CPU, windows=64):
@@ -176,7 +183,7 @@ def test_the_protocols_are_what_their_definitions_say(length):
         ]
         check_by_hand(rows[protocol, length], model, scored)
         assert rows[protocol, length].targets == rows["fixed_targets", L].targets
-    starts = data.evenly(sum(DOCUMENTS) - max(64, length), 16)  # of the 16 chunks of 64 tokens
+    starts = batches.evenly(sum(DOCUMENTS) - max(64, length), 16)  # of the 16 chunks of 64 tokens
     scored = [(p + t + 1, t % length + 1) for p in starts for t in range(max(64, length))]
     check_by_hand(rows["nonoverlapping", length], model, [(int(t), v) for t, v in scored])
     assert {shape[1] for shape, window in model.calls if window} <= {n for n in (length,) if n > L}
@@ -205,7 +212,7 @@ def test_no_number_depends_on_other_lengths_the_batch_or_more_windows(monkeypatc
     many = measured(documents=(70000,), lengths=(24, 300), windows=256)
     blocks = [rows["fixed_targets", 300].block_nats for rows in (few, many)]
     assert blocks[1][:64] == blocks[0] and len(blocks[1]) == 256
-    monkeypatch.setattr("runs.tester.BATCH_TOKENS", 1)
+    monkeypatch.setattr("measure.tester.BATCH_TOKENS", 1)
     one = measured(documents=(70000,), lengths=(300,))
     assert one["nonoverlapping", 300].block_nats == few["nonoverlapping", 300].block_nats
 
@@ -256,7 +263,7 @@ def test_the_loss_of_key_targets_is_that_of_the_model_on_them_from_one_pass(leng
     model = Known()
     with pytest.MonkeyPatch.context() as patch:
         none = np.zeros((64, 32), dtype=bool)
-        patch.setattr("data.context.key_targets", lambda *args: none)
+        patch.setattr("measure.predictor.key_targets", lambda *args: none)
         without = measured(model, lengths=(length,))
     assert len(model.calls) == calls
     assert ("key_targets", length) not in without
@@ -279,7 +286,7 @@ def test_key_targets_do_not_depend_on_other_lengths_and_share_the_reason_of_fixe
 # ---- a row
 
 
-class Ended(data.Tokenizer):
+class Ended(tokenizers.Tokenizer):
     """Tokens of 1, 2 and 3 bytes after which documents end with a fourth, and a space before all."""
 
     unit = "char"
@@ -288,7 +295,7 @@ class Ended(data.Tokenizer):
 
 @pytest.mark.parametrize("end", [3, None])
 def test_bits_per_byte_leave_out_targets_without_text_from_nats_and_bytes(monkeypatch, end):
-    monkeypatch.setattr(data, "tokenizer_of", lambda meta, folder: Ended())
+    monkeypatch.setattr("data.corpus.tokenizer_of", lambda meta, folder: Ended())
     monkeypatch.setattr(Ended, "end", end)
     text, model = corpus(DOCUMENTS, characters="abcd"), Known()
     tester = evaluate.Tester(model, text)
@@ -300,7 +307,7 @@ def test_bits_per_byte_leave_out_targets_without_text_from_nats_and_bytes(monkey
         for back in reversed(range(32))
     ]
     keys = [pair for pair, key in zip(fixed, key_by_hand(64, 32).ravel(), strict=True) if key]
-    pieces = data.evenly(sum(DOCUMENTS) - 64, 16).tolist()
+    pieces = batches.evenly(sum(DOCUMENTS) - 64, 16).tolist()
     chunks = [(p + t + 1, t % 40 + 1) for p in pieces for t in range(64)]
     limited = [(target, min(visible, L)) for target, visible in fixed]
     by_hand = dict(fixed_targets=fixed, windowed=limited, key_targets=keys, nonoverlapping=chunks)
@@ -344,7 +351,7 @@ def test_the_first_token_takes_the_place_of_the_first_input_of_every_window():
     for (idx, targets), (other, same) in zip(read, without, strict=True):
         assert (idx[:, 0] == 2).all() and (other[:, 0] != 2).any()
         assert (idx[:, 1:] == other[:, 1:]).all() and (targets == same).all()
-    row = evaluate.new_record(tester, run_at(L), "fixed_targets", 16, 64)
+    row = new_record(tester, run_at(L), "fixed_targets", 16, 64)
     assert row.first_token == 2
 
 
@@ -403,7 +410,7 @@ def test_a_note_warns_of_shared_targets():
 def test_a_tuning_loss_is_of_places_that_share_no_target_with_a_test():
     text, model = corpus([40000]), Known()
     model.eval()
-    places, ends = protocols.find_places(text), evaluate.tuning_places(text, 40, 64).ends
+    places, ends = protocols.find_places(text), tuning_places(text, 40, 64).ends
     own = [t for end in ends for t in range(end - 31, end + 1)]
     plans = [protocol.windows(places, n) for protocol in of_text() for n in (5, 64, 500)]
     used = {t for plan in plans for t in protocols.targets_in(plan).ravel()}
@@ -412,11 +419,11 @@ def test_a_tuning_loss_is_of_places_that_share_no_target_with_a_test():
     seen = [40 - back % 20 for back in range(31, -1, -1)] * 64
     by_hand = [model.loss(float(text.val[t]), v) for t, v in zip(own, seen, strict=True)]
     with torch.no_grad():
-        assert evaluate.tuning_loss(tester, 40, 64) == pytest.approx(np.mean(by_hand), abs=1e-6)
+        assert tuning_loss(tester, 40, 64) == pytest.approx(np.mean(by_hand), abs=1e-6)
         model.odd_beyond = 30
-        assert not math.isfinite(evaluate.tuning_loss(tester, 40, 64))
+        assert not math.isfinite(tuning_loss(tester, 40, 64))
     with pytest.raises(UserError, match="too little validation text to choose by"):
-        evaluate.tuning_places(corpus([900]), 40, 64)
+        tuning_places(corpus([900]), 40, 64)
 
 
 # ---- rows with answers
@@ -461,14 +468,14 @@ def asked(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recall, "TRAIN_TOKENS", {"noise": 4096})
         recall.prepare(folder / "recall", longest=1024, trained=128)
-    return data.load("recall", folder)
+    return load_corpus("recall", folder)
 
 
 def answers_of_reader(corpus, **how):
     """The rows of a planted reader at L and 32 L, and what they say of it."""
     tester = evaluate.Tester(Planted(corpus, **how), corpus)
     rows = evaluate.extrapolation(tester, run_at(32), (1024,), 512).records
-    return answers.answered(pd.DataFrame(rows))
+    return answered(pd.DataFrame(rows))
 
 
 READERS = [
@@ -484,10 +491,10 @@ READERS = [
 def test_planted_readers_are_told_by_name(asked, how, sentence):
     tested = answers_of_reader(asked, **how)
     assert [*tested.index] == [32, 1024] and tested.trained_size[1024] == 32
-    assert re.match(sentence, answers.verdict(tested))
-    lines = answers.bin_table(tested)
+    assert re.match(sentence, verdict(tested))
+    lines = bin_table(tested)
     assert lines["count"].min() >= 400 and set(lines.kind) == {"content", "order"}
-    table = answers.accuracies(tested)
+    table = accuracies(tested)
     longest = lines[(lines.N == 1024) & (lines.kind == "content")]
     assert longest["first"].iloc[0] == 1 and longest.end.iloc[-1] >= 1024
     octaves = table.octaves.content
@@ -510,7 +517,7 @@ def test_planted_readers_are_told_by_name(asked, how, sentence):
 
 
 def test_the_lower_bound_is_wilsons():
-    low = answers.lower_bound(365, 400)  # by hand
+    low = lower_bound(365, 400)  # by hand
     z, p = 1.959964, 365 / 400
     half = z * math.sqrt(p * (1 - p) / 400 + z * z / (4 * 400**2))
     assert low == pytest.approx((p + z * z / 800 - half) / (1 + z * z / 400), abs=1e-6)
@@ -527,25 +534,25 @@ def made_bins(above, inside=1.0, chance=0.25):
             "by_distance": by_distance
         }
 
-    return answers.answered(pd.DataFrame([row(64, [inside] * 6), row(2048, above)]))
+    return answered(pd.DataFrame([row(64, [inside] * 6), row(2048, above)]))
 
 
 def test_area_and_reach_are_those_of_the_definition():
     above = [1, 1, 1, 1, 0.9, 0.6, 0.4, 0.55, 0.1, 0, 0]
-    line = answers.accuracies(made_bins(above)).loc["content"]
+    line = accuracies(made_bins(above)).loc["content"]
     assert line.area == pytest.approx(sum(above[4:]), abs=1e-3)  # bins from 16 on, an octave each
     assert line.octaves == 7 and line.inside == 1 and line.reach == 256 and line.gaps == 1
     # half of what it has inside L is enough
-    assert answers.accuracies(made_bins(above, inside=0.7)).reach.content == 256
-    assert answers.accuracies(made_bins(above, inside=0.05)).reach.content == 0  # of a guess
-    assert answers.accuracies(made_bins([0.5] * 11)).reach.content == 0  # not surely above half
-    assert answers.accuracies(made_bins([0.0] * 11, inside=-0.2)).reach.content == 0
-    assert answers.reaches(made_bins(above)) == {"reach": 256}
+    assert accuracies(made_bins(above, inside=0.7)).reach.content == 256
+    assert accuracies(made_bins(above, inside=0.05)).reach.content == 0  # of a guess
+    assert accuracies(made_bins([0.5] * 11)).reach.content == 0  # not surely above half
+    assert accuracies(made_bins([0.0] * 11, inside=-0.2)).reach.content == 0
+    assert reaches(made_bins(above)) == {"reach": 256}
 
 
 def test_bins_of_distances_have_400_answers_and_are_half_octaves():
     asked = np.repeat(np.arange(1, 200), 400)
-    assert answers.distance_bins(asked) == [
+    assert questions.distance_bins(asked) == [
         1,
         2,
         3,
@@ -564,20 +571,20 @@ def test_bins_of_distances_have_400_answers_and_are_half_octaves():
         256,
     ]
     few = np.concatenate([np.repeat([1, 2, 3], [399, 1, 400]), [100] * 399])
-    assert answers.distance_bins(few) == [1, 3, 128]  # what is left joins the last
-    assert answers.distance_bins(np.array([5, 9])) == [1, 12]
+    assert questions.distance_bins(few) == [1, 3, 128]  # what is left joins the last
+    assert questions.distance_bins(np.array([5, 9])) == [1, 12]
 
 
 def test_exact_match_solves_sizes_up_to_the_first_that_fails():
-    rows = answers.answered(
+    rows = answered(
         pd.DataFrame(
             {"length": [4, 8, 16, 32, 64], "exact": [100, 97, 92, 40, 95], "texts": 100}
             | {"protocol": "exact_match", "trained_size": 8, "nats": 0.1}
         )
     )
-    assert answers.reaches(rows) == {"reach": 16}
-    assert answers.verdict(rows) == "solves sizes up to 16"
-    assert answers.table(rows)["right"].tolist() == [1.0, 0.97, 0.92, 0.4, 0.95]
+    assert reaches(rows) == {"reach": 16}
+    assert verdict(rows) == "solves sizes up to 16"
+    assert table(rows)["right"].tolist() == [1.0, 0.97, 0.92, 0.4, 0.95]
 
 
 def test_rows_with_answers_are_rows_of_a_result(tmp_path, monkeypatch):
@@ -586,7 +593,7 @@ def test_rows_with_answers_are_rows_of_a_result(tmp_path, monkeypatch):
     tasks.prepare(tmp_path / "copy")
     model = Known(limit=100)
     model.answers = lambda idx, targets: torch.ones(2, int((targets >= 0).sum()))
-    tester = evaluate.Tester(model, data.load("copy", tmp_path))
+    tester = evaluate.Tester(model, load_corpus("copy", tmp_path))
     found = evaluate.extrapolation(tester, run_at(64), (), 64).records
     assert [row.length for row in found] == [*range(5, 61, 5)]
     assert found[0].accuracy == 1.0 and found[0].targets and found[0].trained_size == 20
@@ -596,10 +603,10 @@ def test_rows_with_answers_are_rows_of_a_result(tmp_path, monkeypatch):
 def test_the_table_of_a_run_has_the_loss_of_key_targets_and_their_number():
     tester = evaluate.Tester(Known(), corpus(DOCUMENTS))
     result = evaluate.extrapolation(tester, run_at(L), LENGTHS, 64)
-    table = results.run_table(result)
+    table = tables.run_table(result)
     key = {row.length: row for row in result.records if row.protocol == "key_targets"}
     assert f"the {key[L].tokens} of fixed_targets that" in table
     assert all(f"{key[n].nats:.4f}" in table for n in LENGTHS)
     for row in key.values():  # as where the model diverges
         row.nats, row.reason = None, "few"
-    assert "key_targets" not in results.run_table(result)
+    assert "key_targets" not in tables.run_table(result)

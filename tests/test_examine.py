@@ -8,9 +8,10 @@ from planted import HONEST, PLANTED
 from test_planted import SIZES, sentence_about
 from test_schemes import COMPOSITES, MENTIONS
 
-from configurable import GPTConfig, UserError
+from common.errors import UserError
+from configurable import GPTConfig
+from measure.examine import errors_named, examine
 from model import GPT
-from runs.examine import errors_named, examine
 from scheme import load_file
 
 # a fault, and words of the sentence that it must lead to

@@ -9,7 +9,7 @@ import tomllib
 import pytest
 import torch
 
-from configurable import UserError
+from common.errors import UserError
 from posenc import Shape
 from scheme import Catalogue, Scheme, extended_frequencies
 from tools import explain

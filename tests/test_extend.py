@@ -12,10 +12,12 @@ import torch
 from conftest import corpus_of_programs
 
 import evaluate
-from configurable import TrainSettings, UserError, read_json
+from common.errors import UserError
+from common.files import read_json
+from configurable import TrainSettings
 from posenc import Shape
-from runs import results
 from scheme import Scheme
+from tables import records
 from tools import longrope
 
 ROOT = Path(evaluate.__file__).parent
@@ -94,7 +96,7 @@ def test_a_table_of_seeds_by_extensions(runs, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert (runs[0].parent / "table.txt").read_text().strip() in said
     assert (runs[0].parent / "table.png").exists()
-    frame = results.load_rows(runs)
+    frame = records.load_rows(runs)
     tested = frame[frame.protocol == "fixed_targets"].groupby(["run", "extend"]).length.apply(set)
     assert len(tested) == 6 and all(lengths == {32, 64} for lengths in tested)
     assert set(frame[frame.extend == "yarn"].protocol) == {"fixed_targets"}
@@ -128,7 +130,7 @@ def test_an_edited_extension_is_measured_again_and_shown_on_the_windows_asked_fo
         tables.append((tmp_path / "t.txt").read_text())
     assert tables[1] == tables[3]
     for run in runs:
-        rows = results.load_result(run).records
+        rows = records.load_result(run).records
         digests = {str(row.files_sha256) for row in rows if row.extend == "slow"}
         assert len(digests) == 2
 

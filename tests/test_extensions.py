@@ -27,7 +27,7 @@ from test_schemes import (
 )
 
 from attention import Options
-from configurable import UserError
+from common.errors import UserError
 from model import Cache
 from posenc import Scaled, rope_frequencies
 from scheme import Scheme, extended_frequencies

@@ -8,13 +8,17 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-import data
 import evaluate
-from configurable import EvaluateSettings, GPTConfig, UserError, sha256
+from common.errors import UserError
+from common.files import sha256
+from configurable import EvaluateSettings, GPTConfig
+from data import tokenizers
+from data.corpus import load_corpus, write_corpus
+from measure import protocols
 from model import GPT, Cache
-from runs import huggingface, protocols
-from runs.checkpoint import open_model
-from runs.huggingface import FAMILIES, load_model, save_model
+from run import huggingface
+from run.huggingface import FAMILIES, load_model, save_model
+from run.load import open_model
 
 transformers = pytest.importorskip("transformers")
 
@@ -320,9 +324,9 @@ def test_the_tokenizer_goes_along_and_another_one_is_refused(kind, tmp_path, mon
     about = {"tokenizer": kind, "source": "x", "rule": "y"}
     if kind == "char":
         about["characters"] = "".join(sorted({*TEXT}))
-    ids = data.tokenizer_of(about).array(TEXT * 20)
-    data.write_corpus(tmp_path / "mine", {"train": [ids], "val": [ids]}, **about)
-    corpus = data.load("mine", tmp_path)
+    ids = tokenizers.tokenizer_of(about).array(TEXT * 20)
+    write_corpus(tmp_path / "mine", {"train": [ids], "val": [ids]}, **about)
+    corpus = load_corpus("mine", tmp_path)
     ours = ours_of(corpus.vocab_size, pos="learned")
     save_model(ours, tmp_path / "model", corpus)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
@@ -332,10 +336,10 @@ def test_the_tokenizer_goes_along_and_another_one_is_refused(kind, tmp_path, mon
     huggingface.check_tokenizer(tmp_path / "model", corpus)
     other = {"tokenizer": "char", "characters": "ab", "source": "x", "rule": "y"}
     ids = np.zeros(2000, dtype=int)
-    data.write_corpus(tmp_path / "other", {"train": [ids], "val": [ids]}, **other)
+    write_corpus(tmp_path / "other", {"train": [ids], "val": [ids]}, **other)
     with pytest.raises(UserError, match="other has another tokenizer than .*model: prepare its"):
-        huggingface.check_tokenizer(tmp_path / "model", data.load("other", tmp_path))
-    monkeypatch.setattr(data.load, "__defaults__", (tmp_path,))
+        huggingface.check_tokenizer(tmp_path / "model", load_corpus("other", tmp_path))
+    monkeypatch.setattr(load_corpus, "__defaults__", (tmp_path,))
     with pytest.raises(UserError, match="other has another tokenizer"):
         open_model(str(tmp_path / "model"), EvaluateSettings(dataset="other", device="cpu"))
     with pytest.raises(UserError, match="model exists: name a new folder"):
@@ -346,7 +350,7 @@ def write_tokenizer(folder, merges=(), normalizer=None, first=False, special="<s
     """A byte-level tokenizer of 259 tokens; with `first`, <s> is put before each text."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-    names = [*map(data.signs_of, data.ByteTokenizer().vocabulary), "ab", "bc"]
+    names = [*map(tokenizers.signs_of, tokenizers.ByteTokenizer().vocabulary), "ab", "bc"]
     made = Tokenizer(models.BPE({name: n for n, name in enumerate(names)}, list(merges)))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.add_special_tokens([special])
@@ -363,10 +367,10 @@ def write_tokenizer(folder, merges=(), normalizer=None, first=False, special="<s
 def corpus_of_tokenizer(root, text):
     """A corpus of a text in the tokens of the tokenizer.json in `root`/mine."""
     about = {"tokenizer": "file", "tokenizer_sha256": sha256(root / "mine/tokenizer.json")}
-    ids = data.tokenizer_of(about, root / "mine").array(text)
+    ids = tokenizers.tokenizer_of(about, root / "mine").array(text)
     splits = {"train": [ids], "val": [ids]}
-    data.write_corpus(root / "mine", splits, source="x", rule="y", **about)
-    return data.load("mine", root)
+    write_corpus(root / "mine", splits, source="x", rule="y", **about)
+    return load_corpus("mine", root)
 
 
 OTHER_CUTS = [
@@ -406,7 +410,7 @@ def test_a_model_whose_tokenizer_adds_a_first_token_is_measured_with_it(tmp_path
     first, *rest = tokenizer("abc").input_ids
     assert first == 258 and rest == corpus.tokenizer.encode("abc")
 
-    monkeypatch.setattr(data.load, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(load_corpus, "__defaults__", (tmp_path,))
     monkeypatch.chdir(tmp_path)
     settings = EvaluateSettings(dataset="mine", device="cpu", dtype="float32", eval_lengths=(L,))
     nats = {}
@@ -503,8 +507,8 @@ def test_dynamic_ntk_has_one_length_only(tmp_path):
 def test_an_imported_model_is_tested_at_the_longest_length_it_was_trained_at(tmp_path, monkeypatch):
     about = {"tokenizer": "bytes", "source": "x", "rule": "y"}
     ids = np.arange(8000) % 43
-    data.write_corpus(tmp_path / "mine", {"train": [ids], "val": [ids]}, **about)
-    monkeypatch.setattr(data.load, "__defaults__", (tmp_path,))
+    write_corpus(tmp_path / "mine", {"train": [ids], "val": [ids]}, **about)
+    monkeypatch.setattr(load_corpus, "__defaults__", (tmp_path,))
     ours = ours_of(256, **BLOCK, extend="yarn(factor=4)")
     ours.config = replace(ours.config, block_size=4 * L)
     save_model(ours, tmp_path / "model")

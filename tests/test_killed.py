@@ -11,9 +11,10 @@ import torch
 from conftest import workplace
 from test_train import identical, metrics, run, saved
 
+import optimizer
 import train
-from runs import log
-from runs.checkpoint import checkpoint_paths
+from run import log
+from run.checkpoint import checkpoint_paths
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 
@@ -44,8 +45,8 @@ def half_saved(state: object, file: object) -> None:
 
 
 MOMENTS = {
-    "before the first step": [(train, "get_lr", dying(train.get_lr, 1))],
-    "in a step": [(train, "get_lr", dying(train.get_lr, 6))],
+    "before the first step": [(train, "get_lr", dying(optimizer.get_lr, 1))],
+    "in a step": [(train, "get_lr", dying(optimizer.get_lr, 6))],
     "in the middle of a checkpoint": [(torch, "save", half_saved)],
     "before a checkpoint has its name": [(os, "replace", dying(os.replace, 1, "ckpt-8"))],
     "after it has its name": [(os, "replace", dying(os.replace, 1, "ckpt-8", after=True))],

@@ -11,7 +11,7 @@ from test_attention import SCHEMES, N, model, text
 from torch.nn import functional as F
 
 import attention
-from configurable import UserError
+from common.errors import UserError
 from model import GPT, Cache, GPTConfig
 from train import SummedLoss
 

@@ -132,16 +132,16 @@ zoo/learned2d.py | test_schemes | images
 zoo/int8.py | test_extensions | eight
 - scale = largest.clamp(min=torch.finfo(x.dtype).smallest_normal * 128) / 127
 + scale = largest.clamp(min=torch.finfo(x.dtype).smallest_normal * 128) / 255
-runs/examine.py | test_examine | fault
+measure/examine.py | test_examine | fault
 - check_same(plain[:2], logits_of(model, tokens[:2]), "not read other texts of the batch", NEAR)
 + pass
-runs/examine.py | test_examine | fault
+measure/examine.py | test_examine | fault
 - warnings.append(str(error))
 + pass
-runs/positions.py | test_positions | effect
+run/positions.py | test_positions | effect
 - base = inside or rules[base_key]
 + base = outside or rules[base_key]
-runs/positions.py | test_positions | scaling
+run/positions.py | test_positions | scaling
 - if "attention_factor" in rope or not (all_dim and rope.get("mscale")):
 + if "attention_factor" in rope:
 posenc.py | test_positions | deepseeks

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from planted import HONEST, PLANTED
 
-from configurable import GPTConfig, UserError
-from runs.examine import examine
+from common.errors import UserError
+from configurable import GPTConfig
+from measure.examine import examine
 from scheme import load_file
 
 pytestmark = pytest.mark.slow

@@ -13,9 +13,9 @@ import sys
 import pytest
 import torch
 
-from configurable import UserError
+from common.errors import UserError
 from posenc import Shape, rotate
-from runs.positions import FAMILIES, TABLE, Layer, Positions
+from run.positions import FAMILIES, TABLE, Layer, Positions
 from scheme import Scheme
 
 transformers = pytest.importorskip("transformers")

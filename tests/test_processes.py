@@ -13,10 +13,11 @@ from test_train import identical, logged, metrics, run, saved
 
 import data.recall.prepare as recall
 import train
-from configurable import UserError, read_json
-from runs import processes
-from runs.device import CPU
-from runs.processes import ALONE, init_processes
+from common import processes
+from common.device import CPU
+from common.errors import UserError
+from common.files import read_json
+from common.processes import ALONE, init_processes
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
 SHARED = ["--pos=randomized(max=1024) + rope", "--gradient_accumulation_steps=2"]

@@ -9,12 +9,14 @@ from conftest import SIZE, call
 import evaluate
 import report
 import train
-from configurable import TrainSettings, UserError, configure
-from runs import protocols
-from runs.checkpoint import RunFolder
-from runs.figures import plot_rows
-from runs.protocols import Protocol, fixed_targets
-from runs.results import load_rows, over_seeds, select
+from common.errors import UserError
+from configurable import TrainSettings, configure
+from measure import protocols
+from measure.protocols import Protocol, fixed_targets
+from run.folder import RunFolder
+from tables.figures import plot_rows
+from tables.records import load_rows, select
+from tables.statistics import over_seeds
 
 pytestmark = pytest.mark.usefixtures("here")
 

@@ -12,15 +12,15 @@ import pytest
 import torch
 
 import configurable
-import data
 import evaluate
 import posenc
 import sample
 import train
-from configurable import UserError
-from runs.checkpoint import load_run
-from runs.results import load_rows
+from common.errors import UserError
+from data.corpus import load_corpus
+from run.load import load_run
 from scheme import Catalogue, Scheme
+from tables.records import load_rows
 from tools import board, compare, counts, docs
 from tools.explain import ExplainSettings
 
@@ -150,7 +150,7 @@ def test_the_corpus_of_contributing_is_made_and_read(tmp_path):
     names = {"__name__": "prepare", "__file__": str(ROOT / "data/proverbs/prepare.py")}
     exec(text, names)
     names["prepare"](tmp_path / "proverbs")
-    corpus = data.load("proverbs", tmp_path)
+    corpus = load_corpus("proverbs", tmp_path)
     assert len(corpus.val) > 1000 and corpus.tokenizer.decode(corpus.val[:8]) == "A stitch"
 
 

@@ -17,10 +17,14 @@ from scipy import stats
 
 import evaluate
 import report
-from configurable import RESULT, TrainSettings, UserError, read_json, setting_values, write_json
-from runs import figures, results
-from runs.records import Record, Result, read_result
-from runs.results import load_rows, rows_of, select, tables
+from common.errors import UserError
+from common.files import read_json, write_json
+from configurable import RESULT, TrainSettings, setting_values
+from measure import protocols
+from run import load
+from tables import figures, records, statistics
+from tables.records import OLD_NAMES, Record, Result, load_rows, read_result, rows_of, select
+from tables.tables import extension_table, run_table, tables, wide
 
 L = 128
 LENGTHS = (64, 128, 256, 512)
@@ -102,11 +106,11 @@ def seeds(count=3):
 
 def test_an_evaluation_replaces_only_what_asked_the_same_question(tmp_path):
     first = result("rope")
-    results.update_result(tmp_path, first)
+    records.update_result(tmp_path, first)
     changes = ({"dtype": "bfloat16"}, {"windows": 256}, {"dataset": "books"}, {"extend": "pi"})
     for count, change in enumerate(({}, *changes, {"step": 120})):
-        results.update_result(tmp_path, result("rope", **change))
-        rows = results.load_result(tmp_path).records
+        records.update_result(tmp_path, result("rope", **change))
+        rows = records.load_result(tmp_path).records
         assert len(rows) == (count + 1) * len(first.records)
     assert [path.name for path in tmp_path.iterdir()] == ["extrapolation.json"]  # written whole
 
@@ -122,16 +126,16 @@ def test_every_field_is_in_the_file_in_csv_and_in_the_frame_and_comes_back_as_it
         note="near",
         by_distance={"content": {"edges": [1, 4], "counts": [9], "right": [8], "chance": 0.1}},
     )
-    results.update_result(tmp_path / "run", one)
+    records.update_result(tmp_path / "run", one)
     content = read_json(tmp_path / "run/extrapolation.json")
     names = {f.name for f in fields(Record)}
     assert all(names == set(row) for row in content.pop("rows"))
     assert set(content) == {f.name for f in fields(Result)} - {"records"}
-    back = results.load_result(tmp_path / "run")
+    back = records.load_result(tmp_path / "run")
     assert asdict(back) == asdict(one)
     rows = load_rows(tmp_path / "run")
     assert names | set(content) - {"settings"} <= set(rows)
-    results.save_rows(rows, tmp_path / "rows.csv.xz")
+    records.save_rows(rows, tmp_path / "rows.csv.xz")
     read = load_rows(tmp_path / "rows.csv.xz")
     assert set(read) == set(rows)
     for name in ("nats", "block_nats", "by_distance", "note", "factor", "length", "extend"):
@@ -141,9 +145,9 @@ def test_every_field_is_in_the_file_in_csv_and_in_the_frame_and_comes_back_as_it
 def test_files_with_the_names_of_older_versions_are_read(tmp_path):
     (tmp_path / "run").mkdir()
     one = answers_result("rope", 1, 64)
-    results.update_result(tmp_path / "run", one)
+    records.update_result(tmp_path / "run", one)
     path = tmp_path / "run/extrapolation.json"
-    older = {new: old for old, new in results.OLD_NAMES.items()}
+    older = {new: old for old, new in OLD_NAMES.items()}
     content = {older.get(name, name): value for name, value in read_json(path).items()}
     of_records = [
         {older.get(name, name): x for name, x in row.items()} | {"gone": 1}
@@ -152,10 +156,10 @@ def test_files_with_the_names_of_older_versions_are_read(tmp_path):
     write_json(path, content | {"rows": of_records, "gone": 1})
     text = path.read_text()
     assert '"train_length": 128' in text and '"trained": 128' in text
-    assert asdict(results.load_result(tmp_path / "run")) == asdict(one)
-    table = results.to_csv(load_rows(tmp_path / "run").drop(columns=["texts", "reason"]))
+    assert asdict(records.load_result(tmp_path / "run")) == asdict(one)
+    table = records.to_csv(load_rows(tmp_path / "run").drop(columns=["texts", "reason"]))
     head, lines = table.split("\n", 1)
-    for old, new in results.OLD_NAMES.items():
+    for old, new in OLD_NAMES.items():
         head = head.replace(new, old)
     (tmp_path / "old.csv").write_text(f"{head}\n{lines}")
     rows = load_rows(tmp_path / "old.csv")
@@ -176,13 +180,13 @@ def test_files_with_the_names_of_older_versions_are_read(tmp_path):
 )
 def test_a_damaged_result_is_named_with_the_command_that_makes_it_anew(damage, tmp_path):
     with pytest.raises(UserError, match=f"{tmp_path} has no extrapolation.json"):
-        results.load_result(tmp_path)
+        records.load_result(tmp_path)
     write_json(tmp_path / "extrapolation.json", asdict(result("rope")) | damage)
     with pytest.raises(UserError, match="is damaged .*: delete it, python evaluate.py"):
-        results.load_result(tmp_path)
+        records.load_result(tmp_path)
     (tmp_path / "extrapolation.json").write_text("{")
     with pytest.raises(UserError, match="extrapolation.json"):
-        results.load_result(tmp_path)
+        records.load_result(tmp_path)
 
 
 def test_a_result_has_the_settings_that_change_it():
@@ -191,14 +195,14 @@ def test_a_result_has_the_settings_that_change_it():
     settings = TrainSettings(pos="alibi", n_layer=2, drop_pos=0.5, max_iters=9, block_size=64)
     run = SimpleNamespace(model=model, settings=settings, step=5, tokens=10, digest="c" * 64)
     run.config = {"files_sha256": {"zoo/x.py": "1" * 64}}
-    found = evaluate.describe_run(run)
+    found = load.describe_run(run)
     assert found.scheme_files == "zoo/x.py:111111"
     assert found.pos == "alibi (dropped)" and found.settings["n_layer"] == 2
     assert (found.block_size, found.first_length, found.max_iters) == (64, 32, 9)
     config.pos = "alibi"  # a test before the step that drops it
-    assert evaluate.describe_run(run).pos == "alibi"
-    assert results.tested_lengths(128) == [64, 128, 256, 512, 1024, 2048, 4096]
-    assert results.tested_lengths(128, (300, 100)) == [100, 128, 300]
+    assert load.describe_run(run).pos == "alibi"
+    assert protocols.tested_lengths(128) == [64, 128, 256, 512, 1024, 2048, 4096]
+    assert protocols.tested_lengths(128, (300, 100)) == [100, 128, 300]
 
 
 # ---- what is compared with what
@@ -225,8 +229,8 @@ def test_an_unfinished_run_says_so_wherever_it_stands():
     rows = frame(result("rope", step=2), result("rope", 2), result("rope", 3))
     assert "rope (unfinished: step 2 of 60)" in tables(rows)
     assert "unfinished" in tables(rows, "csv")
-    assert results.over_seeds(rows).seeds.tolist() == [1] * 4 + [2] * 4  # and is in no mean
-    assert "unfinished: step 2 of 60" in results.run_table(result("rope", step=2))
+    assert statistics.over_seeds(rows).seeds.tolist() == [1] * 4 + [2] * 4  # and is in no mean
+    assert "unfinished: step 2 of 60" in run_table(result("rope", step=2))
 
 
 def test_the_newest_rows_of_one_corpus_and_one_extension_are_shown():
@@ -236,7 +240,7 @@ def test_the_newest_rows_of_one_corpus_and_one_extension_are_shown():
     again = result("rope", loss=breaks, lengths=(512, 64)).records
     one.records += again
     rows = frame(one)
-    assert list(results.wide(results.over_seeds(rows), "mean")) == list(LENGTHS)  # ascending
+    assert list(wide(statistics.over_seeds(rows), "mean")) == list(LENGTHS)  # ascending
     assert len(rows) == 12 and set(rows.step) == {60} and set(rows.dataset) == {"stdlib"}
     newest = rows[(rows.protocol == "fixed_targets") & (rows.length == 512)]
     assert newest.nats.item() == again[0].nats
@@ -264,7 +268,7 @@ def test_a_second_test_on_other_windows_leaves_no_seed_out():
     second.records += result("rope", 2, extend="pi", **fixed).records
     shown = frame(first, second, extend="all")
     assert set(shown.windows) == {64}
-    assert (results.over_seeds(shown).seeds == 2).all()
+    assert (statistics.over_seeds(shown).seeds == 2).all()
 
 
 def test_models_of_two_sizes_are_not_seeds_of_one():
@@ -275,7 +279,7 @@ def test_models_of_two_sizes_are_not_seeds_of_one():
 def test_a_seed_that_diverged_leaves_no_interval_and_no_difference():
     runs = [result("alibi", seed, broken if seed == 2 else flat) for seed in range(4)]
     runs += [result("rope", seed, breaks) for seed in range(4)]
-    table = results.over_seeds(frame(*runs)).set_index(["label", "length"])
+    table = statistics.over_seeds(frame(*runs)).set_index(["label", "length"])
     found = table.loc["rope", 4 * L]  # alibi is the first
     assert math.isnan(found.difference) and math.isnan(found.error)
     found = table.loc["alibi", 4 * L]
@@ -295,7 +299,7 @@ def test_only_rows_on_the_same_targets_are_compared():
     assert "different number formats are compared" in tables(mixed)
     assert "number formats" not in tables(frame(result("rope"), result("alibi")))
     a, b = one.records[0], one.records[-1]
-    assert results.paired(a, b) is None
+    assert statistics.paired(a, b) is None
 
 
 # ---- numbers
@@ -303,7 +307,7 @@ def test_only_rows_on_the_same_targets_are_compared():
 
 def test_the_table_of_a_run_by_hand():
     one = result("rope", loss=breaks)
-    found = results.length_table(frame(one))
+    found = statistics.length_table(frame(one))
     place = {(record.protocol, record.length): record for record in one.records}
     for n in LENGTHS:
         fixed, base = place["fixed_targets", n], place["fixed_targets", L]
@@ -318,7 +322,7 @@ def test_the_table_of_a_run_by_hand():
         if n > L:
             assert found.far[n] == pytest.approx(far.mean())
             assert found.far_stderr[n] == pytest.approx(stats.sem(far))
-    summary = results.summary(frame(one))
+    summary = statistics.summary(frame(one))
     assert summary == {"loss_L": found.fixed_targets[L], "gain_4L": found.gain[4 * L]}
 
 
@@ -328,7 +332,7 @@ def test_bits_per_byte_stand_only_beside_the_protocol_that_they_belong_to():
     assert "bits/byte" not in fixed and "nonoverlapping" not in fixed and "windowed:" in fixed
     some = result("rope")
     some.records = [r for r in some.records if r.protocol != "nonoverlapping" or r.length < L]
-    table = results.length_table(frame(some))
+    table = statistics.length_table(frame(some))
     assert (table["bits/byte"].isna() == table.nonoverlapping.isna()).all()
 
 
@@ -345,13 +349,13 @@ def test_bits_per_byte_stand_only_beside_the_protocol_that_they_belong_to():
     ],
 )
 def test_a_run_is_doubted_only_for_what_it_was_asked(how, words):
-    found = results.doubts(frame(result("rope", **how)))
+    found = statistics.doubts(frame(result("rope", **how)))
     assert re.search(words, found) if words else not found
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 def test_over_seeds_the_seeds_are_the_sample(count):
-    table = results.over_seeds(seeds(count)).set_index(["label", "length"])
+    table = statistics.over_seeds(seeds(count)).set_index(["label", "length"])
     first, second = (
         [result(p, s, f) for s in range(1, count + 1)]
         for p, f in (("alibi", flat), ("rope | nope", breaks))
@@ -377,9 +381,9 @@ def test_over_seeds_the_seeds_are_the_sample(count):
 
 def test_only_seeds_that_both_have_are_paired():
     rows = frame(*(result("alibi", s) for s in (1, 2, 3, 4)), *(result("rope", s) for s in (2, 9)))
-    row = results.over_seeds(rows).set_index(["label", "length"]).loc["rope", L]
+    row = statistics.over_seeds(rows).set_index(["label", "length"]).loc["rope", L]
     a, b = result("alibi", 2).records[1], result("rope", 2).records[1]
-    assert row.seeds == 2 and row.difference == pytest.approx(results.paired(b, a)[0])
+    assert row.seeds == 2 and row.difference == pytest.approx(statistics.paired(b, a)[0])
 
 
 def test_an_extension_gains_over_the_cropped_model_of_the_same_seed():
@@ -390,12 +394,12 @@ def test_an_extension_gains_over_the_cropped_model_of_the_same_seed():
         one.records += result("rope", seed, broken, extend="ntk").records
         several.append(one)
     rows = frame(*several, extend="all")
-    gains = results.extension_gains(rows).set_index(["label", "length"])
+    gains = statistics.extension_gains(rows).set_index(["label", "length"])
     by_hand = [one.records[1].nats - one.records[12 + 3].nats for one in several]
     assert gains.loc["rope, pi", 512]["mean"] == pytest.approx(np.mean(by_hand))
     assert gains.loc["rope, pi", 512].sd == pytest.approx(np.std(by_hand, ddof=1))
     assert gains.loc["rope, ntk", 512]["mean"] == -math.inf
-    text = results.extension_table(rows)
+    text = extension_table(rows)
     assert "gain over cropping" in text and f"{np.mean(by_hand):.4f}" in text
 
 
@@ -406,13 +410,13 @@ def test_text_has_a_line_for_each_length_and_names_what_is_missing():
     rows = frame(result("alibi"), result("learned", loss=ends_at_L), result("yarn_x", loss=broken))
     text = tables(rows)
     assert "learned ends at 128" in text and "diverged: not finite" in text
-    numbers = results.length_table(rows[rows.label == "alibi"])
+    numbers = statistics.length_table(rows[rows.label == "alibi"])
     alone = tables(rows[rows.label == "alibi"])
     assert alone.startswith("alibi on stdlib")
     means = " ".join(f"{numbers.fixed_targets[n]:.4f}" for n in LENGTHS)
     assert f"alibi {means}\n" in text
     assert [line for line in f"{text}\n{alone}".splitlines() if len(line) > 100] == []
-    notes = results.run_table(result("rope", loss=lambda n: 1.5)).split("\n\n")[2]
+    notes = run_table(result("rope", loss=lambda n: 1.5)).split("\n\n")[2]
     assert len(notes.splitlines()) == 5
 
 
@@ -466,7 +470,7 @@ def test_a_table_in_latex_has_means_and_intervals():
             expected.append(rf"{mean} $\pm$ {half:.3f}")
         assert lines[name] == " & ".join(expected) + " \\\\"
     assert "n/a \\\\" in lines["learned"] and "t-interval" in tex
-    ours = results.rename(rows, "alibi=ALiBi <ours>")
+    ours = records.rename(rows, "alibi=ALiBi <ours>")
     assert "ALiBi <ours> & " in tables(ours, "tex", (512, 128))
     assert "\\pm" not in tables(seeds(2), "tex").split("tabular")[1]  # of two seeds
     with pytest.raises(UserError, match="only .64, 128, 256, 512. were tested"):
@@ -479,18 +483,18 @@ def test_labels_of_the_users_own(tmp_path):
     (tmp_path / "names").write_text("".join(f"{label}={name}\n" for label, name in pairs.items()))
     text = ";".join(f"{label}={name}" for label, name in pairs.items())
     for labels in (text, str(tmp_path / "names")):
-        named = results.rename(rows, labels)
+        named = records.rename(rows, labels)
         assert list(named.label.unique()) == ["ALiBi", "R(a, b)", "learned", "yarn_x"]
         assert all("rope | nope" not in tables(named, format) for format in ("text", "tex"))
-    assert results.rename(rows, "").equals(rows)
+    assert records.rename(rows, "").equals(rows)
     comma = rows.assign(label="rope, yarn(factor=2)")
-    assert set(results.rename(comma, "rope, yarn(factor=2)=YaRN, s = 2").label) == {"YaRN, s = 2"}
+    assert set(records.rename(comma, "rope, yarn(factor=2)=YaRN, s = 2").label) == {"YaRN, s = 2"}
     for labels, words in {
         "fox=Fox": "'fox=Fox' renames no label: ",
         "alibi=learned": "same name",
     }.items():
         with pytest.raises(UserError, match=re.escape(words)):
-            results.rename(rows, labels)
+            records.rename(rows, labels)
 
 
 def test_csv_is_the_measured_rows():
@@ -504,12 +508,14 @@ def test_csv_is_the_measured_rows():
 
 def test_rows_that_are_saved_are_read_as_they_were(tmp_path):
     rows = rows_of({f"out/{s}": result("rope", s, broken) for s in (1, 2, 3)})
-    results.save_rows(rows, tmp_path / "rows.csv.xz")
+    records.save_rows(rows, tmp_path / "rows.csv.xz")
     plain = tmp_path / "plain.csv"
     plain.write_bytes(lzma.decompress((tmp_path / "rows.csv.xz").read_bytes()))
     for place in (tmp_path, tmp_path / "rows.csv.xz", plain):
         back = select(load_rows([place]))
-        pd.testing.assert_frame_equal(results.over_seeds(back), results.over_seeds(select(rows)))
+        pd.testing.assert_frame_equal(
+            statistics.over_seeds(back), statistics.over_seeds(select(rows))
+        )
         assert tables(back) == tables(select(rows))
     (tmp_path / "rows.csv.xz").write_text("[")
     with pytest.raises(UserError, match="rows.csv.xz is damaged"):
@@ -533,7 +539,7 @@ def drawn(rows, path, monkeypatch, size=None):
 def test_a_figure_has_each_mean_its_interval_and_its_name(kind, tmp_path, monkeypatch):
     rows = seeds()
     axes = drawn(rows, tmp_path / f"figure.{kind}", monkeypatch)
-    table = results.over_seeds(rows)
+    table = statistics.over_seeds(rows)
     for curve in axes.containers:
         line, _, (bars,) = curve.lines
         own = table[table.label == line.get_label()]
@@ -566,7 +572,7 @@ def test_one_seed_has_the_paired_error_as_its_bar(tmp_path, monkeypatch):
 def test_a_figure_for_a_column_fits_it(tmp_path, monkeypatch):
     rows = seeds()
     for name in ("yarn_x", "a scheme that has quite a long name"):
-        named = results.rename(rows, f"yarn_x={name}")
+        named = records.rename(rows, f"yarn_x={name}")
         axes = drawn(named, tmp_path / "column.pdf", monkeypatch, (3.25, 2.2))
         figure = axes.figure
         assert tuple(figure.get_size_inches()) == (3.25, 2.2)
@@ -615,7 +621,7 @@ def test_rows_with_answers_are_tabled_and_drawn_by_distance(tmp_path, monkeypatc
     assert re.search(r"rope s=1 +k +128 +1.00 +1.00 +1.00 +1.00\n", text)
     assert "rope s=2: finds names up to 256 back" in text
     assert "alibi s=1: has not learned to find a name" in text
-    assert results.summary(rows[(rows.label == "rope") & (rows.seed == 1)]) == {"reach": 256}
+    assert statistics.summary(rows[(rows.label == "rope") & (rows.seed == 1)]) == {"reach": 256}
     axes = drawn(rows, tmp_path / "recall.png", monkeypatch)
     curves = [line for line in axes.lines if line.get_label() in ("alibi", "rope")]
     above = (0.333 - 0.1) / 0.9
@@ -648,7 +654,7 @@ def out(tmp_path, monkeypatch):
         (tmp_path / "out" / name).mkdir(parents=True)
         s = TrainSettings(pos=one.pos, seed=one.seed, max_iters=60)
         write_json(tmp_path / f"out/{name}/config.json", CONFIG | {"settings": asdict(s)})
-        results.update_result(f"out/{name}", one)
+        records.update_result(f"out/{name}", one)
         line = json.dumps({"step": one.step, "loss": 2.0})
         (tmp_path / "out" / name / "metrics.jsonl").write_text(f"{line}\n")
     return tmp_path
@@ -686,7 +692,7 @@ def test_rows_are_loaded_once_from_whatever_names_them(out):
     assert load_rows("out/a").equals(rows[rows.run == "out/a"].reset_index(drop=True))
     assert len(load_rows(["out"])) == 36 and load_rows("out").run.nunique() == 3
     (out / "both").mkdir()
-    results.save_rows(rows.assign(label=rows.label + "!"), out / "both/rows.csv.xz")
+    records.save_rows(rows.assign(label=rows.label + "!"), out / "both/rows.csv.xz")
     for folders in (["both", "out/a"], ["out/a", "both", "both"], ["both", "out/b", "out/b"]):
         assert list(load_rows(folders).label.unique()) == ["alibi!", "rope!"]
         assert len(load_rows(folders)) == len(rows)
@@ -701,10 +707,10 @@ def test_a_label_of_two_comparisons_is_told_apart_and_its_seeds_stay_together(
     out, capsys, monkeypatch
 ):
     rows = load_rows("out/b")
-    results.save_rows(rows, "a.csv.xz")
-    results.save_rows(pd.concat([rows.assign(run="c"), rows.assign(run="d", seed=7)]), "b.csv.xz")
+    records.save_rows(rows, "a.csv.xz")
+    records.save_rows(pd.concat([rows.assign(run="c"), rows.assign(run="d", seed=7)]), "b.csv.xz")
     assert list(load_rows(["a.csv.xz", "b.csv.xz"]).label.unique()) == ["rope", "rope (b.csv.xz)"]
-    results.save_rows(rows.assign(run="e", dataset="mine"), "c.csv.xz")
+    records.save_rows(rows.assign(run="e", dataset="mine"), "c.csv.xz")
     with pytest.raises(UserError, match="c.csv.xz was not tested on stdlib"):
         run_report(capsys, monkeypatch, "a.csv.xz", "c.csv.xz")
 
@@ -715,7 +721,7 @@ def test_losses_against_training_tokens_are_means_over_seeds(out, capsys, monkey
         lines[1]["val_loss"] = nats[1] + 0.5
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (out / "out" / name / "metrics.jsonl").write_text(text)
-    results.update_result("out/c", result("rope", 2))
+    records.update_result("out/c", result("rope", 2))
     saved = []
     monkeypatch.setattr(figures, "save_figure", lambda figure, path: saved.append(figure))
     words = ["out/a", "out/b", "out/c", "--labels=rope=RoPE", "--show=training", "--out=t.pdf"]
@@ -723,7 +729,7 @@ def test_losses_against_training_tokens_are_means_over_seeds(out, capsys, monkey
     assert "RoPE 20 2.5000 3.0000" in text and "alibi 20 2.0000 2.5" in text
     pale, val = [line for line in saved[0].axes[0].lines if line.get_color() == figures.COLORS[1]]
     assert list(pale.get_ydata()) == [6.0, 2.5] and list(val.get_ydata()) == [3.0]
-    results.save_rows(load_rows(["out/a", "out/b"]), "rows.csv.xz")
+    records.save_rows(load_rows(["out/a", "out/b"]), "rows.csv.xz")
     assert "alibi" in run_report(capsys, monkeypatch, "rows.csv.xz", "--show=training")
     for size in ("3.25", "0x2", "3x1000"):
         with pytest.raises(UserError, match=f"size = '{size}'.*each 1 to 99 inches, as 3.25x2.2"):
@@ -738,7 +744,7 @@ def test_the_settings_of_runs_as_they_were_used(out, capsys, monkeypatch):
     for name, change in changes.items():
         config = CONFIG | {"settings": asdict(TrainSettings(max_iters=60, **change))}
         write_json(out / f"out/{name}/config.json", config)
-    results.update_result("out/c", result("rope", 2))
+    records.update_result("out/c", result("rope", 2))
     text = run_report(capsys, monkeypatch, "out/a", "out/b", "out/c", "--show=settings")
     words = [line.split() for line in text.splitlines()]
     lines = {line[0]: line[1:] for line in words if line}
@@ -778,10 +784,10 @@ def test_runs_of_two_formulas_are_told_apart(out):
     for seed, name in {1: "b", 2: "c"}.items():
         (out / f"out/{name}/extrapolation.json").unlink()  # as a new run in a folder does
         files = f"zoo/x.py:{seed}11111"
-        results.update_result(f"out/{name}", replace(result("rope", seed), scheme_files=files))
+        records.update_result(f"out/{name}", replace(result("rope", seed), scheme_files=files))
     rows = select(load_rows(["out/a", "out/b", "out/c"]))
     assert list(rows.label.unique()) == ["alibi", "rope", "rope (zoo/x.py:211111)"]
-    assert results.over_seeds(rows).seeds.max() == 1  # they are in no mean
+    assert statistics.over_seeds(rows).seeds.max() == 1  # they are in no mean
 
 
 def test_evaluate_keeps_prints_and_draws_what_it_measured(out, capsys, monkeypatch):
@@ -812,5 +818,5 @@ def test_evaluate_keeps_prints_and_draws_what_it_measured(out, capsys, monkeypat
     assert "drawn in out/extrapolation.png" in capsys.readouterr().out
     assert (out / "out/extrapolation.png").exists()
     assert re.search(r" 128 +1024\n", text)  # only what was asked
-    assert len(results.load_result("out/a").records) == 12 + 3  # N = 1024 was added
+    assert len(records.load_result("out/a").records) == 12 + 3  # N = 1024 was added
     assert (out / "out/a/extrapolation.png").exists()

@@ -10,17 +10,19 @@ import numpy as np
 import pytest
 import torch
 
-import data
 import data.digits.prepare as digits
 import data.needles.prepare as needles
 import data.recall.prepare as recall
 import data.tasks.prepare as tasks
 import evaluate
-from configurable import UserError
-from data import rows
+from common.errors import UserError
+from data import batches
+from data import corpus as data
+from data.corpus import OFFLINE, TASKS, load_corpus, new_folder, write_corpus
 from data.tasks import mqar
-from runs import answers
-from runs.records import Record
+from measure.questions import fill_answers, measure
+from tables import statistics
+from tables.records import Record
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +32,7 @@ def folder(tmp_path_factory):
     source = (Path(data.__file__).read_bytes() * 8)[:100_000]
     ids = [np.frombuffer(source, np.uint8)]
     about = {"tokenizer": "bytes", "source": "a test", "rule": "as given"}
-    data.write_corpus(root / "text", {"train": ids, "val": ids}, **about)
+    write_corpus(root / "text", {"train": ids, "val": ids}, **about)
     with pytest.MonkeyPatch.context() as patch:
         for module in (tasks, needles):
             patch.setattr(module, "TRAIN_TEXTS", 600)
@@ -41,16 +43,16 @@ def folder(tmp_path_factory):
         patch.setattr(needles, "TIMES", 4)
         patch.setattr(recall, "TRAIN_TOKENS", {"noise": 2**16, "text": 2**16})
         recall.prepare(root / "recall", longest=512, trained=128)
-        recall.prepare(root / "text_recall", data.load("text", root), 512, 128)
+        recall.prepare(root / "text_recall", load_corpus("text", root), 512, 128)
         digits.prepare(root / "digits", side=4)
         patch.setattr(mqar, "TRAIN", [(*sizes, 120) for *sizes, _ in mqar.TRAIN])
         patch.setattr(mqar, "TEST", [(*sizes, 20) for *sizes, _ in mqar.TEST])
         patch.setattr(mqar, "TRAIN_TEXTS", 600)
         patch.setattr(mqar, "TEST_TEXTS", 20)
-        for name in data.TASKS:
+        for name in TASKS:
             tasks.prepare(root / name)
         for kind in needles.KINDS:
-            needles.prepare(root / kind, data.load("text", root), kind, 128, fraction=0.5)
+            needles.prepare(root / kind, load_corpus("text", root), kind, 128, fraction=0.5)
     return root
 
 
@@ -84,19 +86,19 @@ def read_recall(tokens, row, kinds):
 @pytest.mark.parametrize("length", [16, 64, 200, 512])
 @pytest.mark.parametrize("name", ["recall", "text_recall"])
 def test_a_question_is_scored_if_all_its_writes_are_in_the_piece(folder, name, length):
-    corpus = data.load(name, folder)
+    corpus = load_corpus(name, folder)
     kinds = corpus.meta["questions"]
-    starts = rows.chunk_starts(corpus, "val", length)
+    starts = batches.chunk_starts(corpus, "val", length)
     assert starts.shape[1] == 512 // length and (starts[:, 0] + length)[1] == 2 * 513 - 1
     starts = starts.ravel()[:400]
     whole = corpus.val.reshape(-1, 513)[starts // 513]
-    tokens, scored = rows.chunks(corpus, "val", starts, length)
+    tokens, scored = batches.chunks(corpus, "val", starts, length)
     asked = {"content": 0, "order": 0}
     for piece, row, stated in zip(tokens, whole, scored, strict=True):
-        expected = np.where(piece < 256, rows.OF_BYTE if name == "text_recall" else 0, 0)
+        expected = np.where(piece < 256, batches.OF_BYTE if name == "text_recall" else 0, 0)
         for kind, answer, places in read_recall(piece, row, kinds):
             distance = answer - 1 - places[0]
-            expected[answer] = distance + (rows.OF_ORDER if kind == "order" else 0)
+            expected[answer] = distance + (batches.OF_ORDER if kind == "order" else 0)
             assert places[-1] >= answer - 1 - max(distance, 4) and len(places) in (1, 3)
             assert answer - 1 - places[-1] >= 0.69 * distance - 3 or kind == "content"
             asked[kind] += 1
@@ -127,26 +129,26 @@ def test_every_place_of_a_text_has_the_same_densities_and_distances_are_log_unif
         assert abs(is_question.mean(axis=0) - share).max() < 5 * np.sqrt(share / 4000)
         # near the question the distances are as they were drawn
         backs = distances[:, 1:][is_question[:, :-1]]
-        near = backs[backs > 0] % rows.OF_ORDER
-        assert ((backs >= rows.OF_ORDER) == (n_writes == 3))[backs > 0].all()
+        near = backs[backs > 0] % batches.OF_ORDER
+        assert ((backs >= batches.OF_ORDER) == (n_writes == 3))[backs > 0].all()
         octaves = np.histogram(near, np.array([1, 2, 4, 8]) * least - 0.5)[0]
         assert np.allclose(octaves / octaves.sum(), 1 / 3, atol=0.03)
 
 
 def test_the_text_around_questions_is_that_of_the_corpus(folder):
-    corpus, text = data.load("text_recall", folder), data.load("text", folder)
+    corpus, text = load_corpus("text_recall", folder), load_corpus("text", folder)
     source = text.val.tobytes()
     for row in corpus.val.reshape(-1, 513)[::100]:
         assert row[row < 256].astype(text.val.dtype).tobytes() in source
     train_scored = corpus.train_answers[corpus.train < 256]
-    assert abs((train_scored == rows.OF_BYTE).mean() - recall.SHARE) < 0.01
-    assert (corpus.val_answers[corpus.val < 256] == rows.OF_BYTE).all()
-    noise = data.load("recall", folder).val
+    assert abs((train_scored == batches.OF_BYTE).mean() - recall.SHARE) < 0.01
+    assert (corpus.val_answers[corpus.val < 256] == batches.OF_BYTE).all()
+    noise = load_corpus("recall", folder).val
     assert set(bytes(noise[noise < 256].tolist())) == set(b"abcdefghijklmnop")
     # both have the same tokens: a model of one is tested on the other
     assert (
         noise.max() == corpus.val.max()
-        and corpus.meta["signs"] == data.load("recall", folder).meta["signs"]
+        and corpus.meta["signs"] == load_corpus("recall", folder).meta["signs"]
     )
     assert corpus.tokenizer.decode([97, 256, 260, corpus.vocab_size - 1]) == "a<0><0?><23=3>"
 
@@ -159,25 +161,25 @@ def test_a_corpus_that_is_too_short_for_texts_is_named():
 
 
 def test_every_length_scores_the_same_bytes_at_the_ends_of_texts(folder):
-    corpus = data.load("text_recall", folder)
+    corpus = load_corpus("text_recall", folder)
     found = []
     for length in (32, 64, 512):
-        tokens, kind, distance, documents = rows.tested_chunks(corpus, length, 64)
+        tokens, kind, distance, documents = batches.tested_chunks(corpus, length, 64)
         assert len(tokens) == len(documents) == 64 * (512 // length)
-        is_byte = kind == rows.BYTE
-        assert not is_byte[:, : -rows.SCORED].any() and not distance[is_byte].any()
+        is_byte = kind == batches.BYTE
+        assert not is_byte[:, : -batches.SCORED].any() and not distance[is_byte].any()
         found.append((tokens[is_byte].tolist(), np.sort(documents[is_byte.any(axis=1)]).tolist()))
         # answers are those of the chunks as they stand in the file, each with its own distance
-        starts = rows.chunk_starts(corpus, "val", length)[data.evenly(1024, 64)].ravel()
-        _, scored = rows.chunks(corpus, "val", starts, length)
-        for number, added in ((rows.CONTENT, 0), (rows.ORDER, rows.OF_ORDER)):
+        starts = batches.chunk_starts(corpus, "val", length)[batches.evenly(1024, 64)].ravel()
+        _, scored = batches.chunks(corpus, "val", starts, length)
+        for number, added in ((batches.CONTENT, 0), (batches.ORDER, batches.OF_ORDER)):
             asked = kind == number
             assert asked.any() and (distance[asked] + added == scored[asked]).all()
             assert (asked == ((scored > added) & (scored <= added + length))).all()
     assert found[0] == found[1] == found[2] and len(found[0][0]) > 64 * 20
-    _, kind, _, _ = rows.tested_chunks(corpus, 16, 64)  # a chunk is shorter than what is scored
+    _, kind, _, _ = batches.tested_chunks(corpus, 16, 64)  # a chunk is shorter than what is scored
     assert not kind[:, 0].any()  # its first token has no loss
-    assert answers.standard_error([1.5]) is None  # as of the blocks of a single document
+    assert statistics.standard_error([1.5]) is None  # as of the blocks of a single document
 
 
 def tracked(question):
@@ -213,15 +215,13 @@ ANSWERS: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_the_answers_of_a_task_are_right_and_scored(folder, name):
-    corpus = data.load(name, folder)
-    assert (
-        set(ANSWERS) == set(tasks.TASKS) == {*data.TASKS} - {*mqar.CORPORA} and name in data.OFFLINE
-    )
+    corpus = load_corpus(name, folder)
+    assert set(ANSWERS) == set(tasks.TASKS) == {*TASKS} - {*mqar.CORPORA} and name in OFFLINE
     about = corpus.meta["rows"]
     sizes = [*range(5, 61, 5), *tasks.FURTHER.get(name, ())]
     assert [size for size, _, _ in about["sizes"]] == sizes and about["trained"] == 20
     width = corpus.meta["rows"]["inputs"] + 1
-    pairs = [rows.texts_of(corpus, size) for size in (5, 60, sizes[-1])]
+    pairs = [batches.texts_of(corpus, size) for size in (5, 60, sizes[-1])]
     pairs.append((corpus.train.reshape(-1, width), corpus.train_answers.reshape(-1, width)))
     for tokens, scored in pairs:
         for row, marks in zip(tokens, scored, strict=True):
@@ -261,10 +261,10 @@ def test_frequent_words_follow_zipf_and_are_never_tied(size):
 
 @pytest.mark.parametrize("name", ["variable_tracking", "frequent_words"])
 def test_texts_of_training_are_not_those_of_the_test(folder, name):
-    corpus = data.load(name, folder)
+    corpus = load_corpus(name, folder)
     width = corpus.meta["rows"]["inputs"] + 1
     train = {bytes(row.tolist()).rstrip(b"\n") for row in corpus.train.reshape(-1, width)}
-    tested = {bytes(row.tolist()).rstrip(b"\n\0") for row in rows.texts_of(corpus, 20)[0]}
+    tested = {bytes(row.tolist()).rstrip(b"\n\0") for row in batches.texts_of(corpus, 20)[0]}
     assert len(train) == 600 and len(tested) == 5 and not train & tested
 
 
@@ -303,16 +303,16 @@ def asked_and_wanted(row, pairs, inputs):
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_mqar_asks_once_for_each_key_and_its_value_is_the_target_there(folder, name):
-    corpus = data.load(name, folder)
+    corpus = load_corpus(name, folder)
     width = corpus.meta["rows"]["inputs"] + 1
     assert {size: n for size, n, _ in corpus.meta["rows"]["sizes"]} == dict.fromkeys(
         PUBLISHED[name], 20
     )
     for pairs, inputs in PUBLISHED[name].items():
-        tokens, distances = rows.texts_of(corpus, pairs)
+        tokens, distances = batches.texts_of(corpus, pairs)
         padded = inputs + 1 if pairs > corpus.meta["rows"]["trained"] else width
         assert corpus.vocab_size == 8192 and tokens.shape == (20, padded)
-        targets = rows.targets_of(corpus, tokens, distances)
+        targets = batches.targets_of(corpus, tokens, distances)
         for row, found in zip(tokens.tolist(), targets.tolist(), strict=True):
             wanted = asked_and_wanted(row[:-1], pairs, inputs)
             asked = [t for t, target in enumerate(found) if target >= 0]
@@ -350,11 +350,11 @@ def next_token(row):
 
 
 def test_of_mqar_the_answer_is_read_where_it_was_written_and_nowhere_else(folder):
-    corpus = data.load("mqar_64", folder)
+    corpus = load_corpus("mqar_64", folder)
 
     def accuracy(read):
         record = Record("recall", 16)
-        answers.measure(evaluate.Tester(Reader(read), corpus), record)
+        measure(evaluate.Tester(Reader(read), corpus), record)
         return record.accuracy
 
     assert accuracy(by_key) == 1
@@ -363,13 +363,13 @@ def test_of_mqar_the_answer_is_read_where_it_was_written_and_nowhere_else(folder
 
 
 def test_every_answer_counts_the_same_in_the_loss_and_its_error(monkeypatch):
-    monkeypatch.setattr(answers, "GROUPS", 4)
+    monkeypatch.setattr("measure.questions.GROUPS", 4)
     generator = np.random.default_rng(0)
     nats = generator.random((12, 30))
     distances = generator.integers(0, 2, nats.shape) * np.arange(1, 13)[:, None]
     distances[:3] = 0  # the first group has no answer
     row = Record("recall", 29)
-    answers.fill_answers(row, nats, distances)
+    fill_answers(row, nats, distances)
     scored = distances > 0
     assert row.nats == pytest.approx(nats[scored].mean())
     assert np.mean(row.block_nats) == pytest.approx(row.nats)
@@ -386,12 +386,12 @@ def test_mqar_has_the_texts_that_zoology_publishes(folder):
     assert list(mqar.TEST) == [(pairs, n, 1000) for pairs, n in PUBLISHED["mqar"].items()]
     assert mqar.TRAIN_TEXTS == 100_000 and mqar.TEST_TEXTS == 3000
     for name, tests in PUBLISHED.items():
-        about = data.load(name, folder).meta["rows"]
+        about = load_corpus(name, folder).meta["rows"]
         pairs, inputs = (64, 256) if name == "mqar" else next(iter(tests.items()))
         assert (about["trained"], about["inputs"], about["chance"]) == (pairs, inputs, 1 / pairs)
-    corpus = data.load("mqar", folder)
+    corpus = load_corpus("mqar", folder)
     train = corpus.train.reshape(-1, 257)
-    tested = [rows.texts_of(corpus, pairs)[0][:, :65] for pairs in PUBLISHED["mqar"]]
+    tested = [batches.texts_of(corpus, pairs)[0][:, :65] for pairs in PUBLISHED["mqar"]]
     starts = {tuple(row) for row in train[:, :65].tolist()}
     assert not any(tuple(row) in starts for part in tested for row in part.tolist())
 
@@ -415,9 +415,9 @@ NEEDLE = re.compile(rb"\n([a-z]{2}):([A-Z]{4})\.")
 @pytest.mark.parametrize("name", needles.KINDS)
 def test_each_question_has_its_needle_at_the_distance_stated(folder, name):
     kind = needles.KINDS[name]
-    corpus = data.load(name, folder)
+    corpus = load_corpus(name, folder)
     for size in (128, 1024):
-        tokens, stated = rows.texts_of(corpus, size)
+        tokens, stated = batches.texts_of(corpus, size)
         for row, distances in zip(tokens, stated, strict=True):
             lines = list(NEEDLE.finditer(bytes(row.tolist())))
             hidden, questions = lines[: -kind.asked], lines[-kind.asked :]
@@ -432,7 +432,7 @@ def test_each_question_has_its_needle_at_the_distance_stated(folder, name):
             assert distances.tolist() == expected.tolist()
         counts = np.histogram(stated[stated > 0] / size, np.arange(9) / 8)[0] / needles.VALUE
         assert counts[counts > 0].min() >= 40 and (counts > 0).sum() >= 4
-    inputs, targets = rows.batch(corpus, 128, 0, 0, 600)
+    inputs, targets = batches.batch(corpus, 128, 0, 0, 600)
     taught = [bool(NEEDLE.search(bytes(row.tolist()))) for row in inputs]
     assert sum(taught) == 300 and (targets >= 0).all()
 
@@ -448,17 +448,19 @@ def test_each_question_has_its_needle_at_the_distance_stated(folder, name):
 )
 def test_what_cannot_hold_needles_is_refused(folder, name, how, sentence):
     with pytest.raises(UserError, match=sentence):
-        needles.prepare(folder / "no", data.load(name, folder), "single", **{"length": 128, **how})
+        needles.prepare(
+            folder / "no", load_corpus(name, folder), "single", **{"length": 128, **how}
+        )
 
 
 def test_digits_are_the_same_drawings_at_every_size(folder):
-    corpus = data.load("digits", folder)
+    corpus = load_corpus("digits", folder)
     assert corpus.meta["rows"]["width"] == 4 and corpus.unit == "token"
-    fine = rows.texts_of(corpus, 256)[0][:, 1:].reshape(12, 8, 2, 8, 2).mean((2, 4))
-    coarse = rows.texts_of(corpus, 64)[0][:, 1:].reshape(12, 8, 8).astype(float)
+    fine = batches.texts_of(corpus, 256)[0][:, 1:].reshape(12, 8, 2, 8, 2).mean((2, 4))
+    coarse = batches.texts_of(corpus, 64)[0][:, 1:].reshape(12, 8, 8).astype(float)
     apart = np.abs(coarse[:, None] - fine).mean((2, 3))  # (drawings, drawings)
     assert apart.argmin(1).tolist() == list(range(12))
-    inputs, targets = rows.batch(corpus, 16, 0, 0, 32)
+    inputs, targets = batches.batch(corpus, 16, 0, 0, 32)
     assert (inputs[:, 0] == digits.START).all() and (targets >= 0).all()
 
 
@@ -480,54 +482,54 @@ def test_texts_of_seed_0_are_those_of_the_published_runs(tmp_path):
 
 @pytest.mark.parametrize("name", ["recall", "copy", "digits"])
 def test_an_epoch_reads_each_row_once_and_only_answers_are_targets(folder, name):
-    corpus = data.load(name, folder)
+    corpus = load_corpus(name, folder)
     if name == "recall":  # pieces of texts
         length = 100
-        starts = rows.chunk_starts(corpus, "train", length).ravel()
-        written, scored = rows.chunks(corpus, "train", starts, length)
+        starts = batches.chunk_starts(corpus, "train", length).ravel()
+        written, scored = batches.chunks(corpus, "train", starts, length)
     else:
         length = corpus.meta["rows"]["inputs"]
         written = corpus.train.reshape(-1, length + 1)
         scored = corpus.train_answers.reshape(-1, length + 1)
     n = len(written)
-    inputs, targets = rows.batch(corpus, length, 5, n, n)  # the second epoch
+    inputs, targets = batches.batch(corpus, length, 5, n, n)  # the second epoch
     assert sorted(inputs.tolist()) == sorted(written[:, :-1].tolist())
     assert (targets >= 0).sum() == (scored[:, 1:] > 0).sum()
     following = inputs[:, 1:][targets[:, :-1] >= 0]
     assert (following == targets[:, :-1][targets[:, :-1] >= 0]).all()
-    resumed = rows.batch(corpus, length, 5, n + 100, n - 100)
+    resumed = batches.batch(corpus, length, 5, n + 100, n - 100)
     assert (resumed[0] == inputs[100:]).all() and (resumed[1] == targets[100:]).all()
-    last = n - rows.UNREAD
-    unread = rows.unread(corpus, 5, last, length)
-    assert (unread[0] == rows.batch(corpus, length, 5, last, 512)[0]).all()
+    last = n - batches.UNREAD
+    unread = batches.unread(corpus, 5, last, length)
+    assert (unread[0] == batches.batch(corpus, length, 5, last, 512)[0]).all()
     with pytest.raises(UserError, match=f"^{last + 1} of the .* are read by then"):
-        rows.unread(corpus, 5, last + 1, length)
+        batches.unread(corpus, 5, last + 1, length)
 
 
 def test_validation_texts_are_those_of_trained_sizes(folder):
-    corpus = data.load("copy", folder)
-    inputs, targets = rows.validation(corpus, corpus.meta["rows"]["inputs"], 999)
+    corpus = load_corpus("copy", folder)
+    inputs, targets = batches.validation(corpus, corpus.meta["rows"]["inputs"], 999)
     assert len(inputs) == 20  # of sizes 5, 10, 15 and 20
     assert (targets >= 0).sum() == 5 * (6 + 11 + 16 + 21)
-    text = data.load("text", folder)
-    inputs, targets = rows.validation(text, 100, 7)
+    text = load_corpus("text", folder)
+    inputs, targets = batches.validation(text, 100, 7)
     assert inputs.shape == (7, 100) and (inputs[:, 1:] == targets[:, :-1]).all()
     assert (
-        rows.batch(text, 100, 3, 9, 4)[0] == data.sequences(text.train, 100, 3, 9, 4)[:, :-1]
+        batches.batch(text, 100, 3, 9, 4)[0] == batches.sequences(text.train, 100, 3, 9, 4)[:, :-1]
     ).all()
 
 
 def test_a_corpus_of_texts_with_answers_is_trained_at_its_length(folder):
-    copies, recalls, text = (data.load(name, folder) for name in ("copy", "recall", "text"))
+    copies, recalls, text = (load_corpus(name, folder) for name in ("copy", "recall", "text"))
     for length in (2, 100, 128):
-        rows.check_length(recalls, length)
-    rows.check_length(text, 999)
+        batches.check_length(recalls, length)
+    batches.check_length(text, 999)
     with pytest.raises(UserError, match="texts of recall have 128 inputs: lower --block_size, or"):
-        rows.check_length(recalls, 129)
+        batches.check_length(recalls, 129)
     with pytest.raises(UserError, match="the test texts of recall have only 512 inputs"):
-        rows.tested_chunks(recalls, 513, 9)
+        batches.tested_chunks(recalls, 513, 9)
     with pytest.raises(UserError, match="texts of copy have 4. inputs: set --block_size=4"):
-        rows.check_length(copies, 128)
+        batches.check_length(copies, 128)
 
 
 @pytest.mark.parametrize("content", [None, b"no array", np.zeros(7, np.uint16)])
@@ -541,7 +543,7 @@ def test_damaged_answers_are_named(folder, content, monkeypatch, tmp_path):
     elif content is not None:
         np.save(path, content)
     with pytest.raises(UserError, match="copy is damaged .*: make the corpus again"):
-        data.load("copy", tmp_path)
+        load_corpus("copy", tmp_path)
 
 
 PROGRAMS = [
@@ -561,8 +563,8 @@ PROGRAMS = [
 def test_a_program_that_cannot_make_texts_is_a_sentence(
     module, words, sentence, folder, monkeypatch
 ):
-    monkeypatch.setattr(data.new_folder, "__defaults__", (folder,))
-    monkeypatch.setattr(recall, "load", lambda name: data.load(name, folder))
+    monkeypatch.setattr(new_folder, "__defaults__", (folder,))
+    monkeypatch.setattr(recall, "load_corpus", lambda name: load_corpus(name, folder))
     monkeypatch.setattr("sys.argv", ["prepare.py", *words])
     with pytest.raises(UserError, match=sentence):
         module.main()

@@ -8,7 +8,7 @@ from conftest import call
 from test_train import run
 
 import sample
-from configurable import UserError
+from common.errors import UserError
 from model import GPT
 
 TEXT = "Grüße, 世界 🎉 END of it"

@@ -13,11 +13,10 @@ import torch
 
 import posenc
 from attention import Options
-from configurable import UserError
+from common.errors import UserError
+from measure.examine import check_names
 from posenc import METHODS, Alibi, Method, Piece, Rope, Shape, Window, methods_of
-from runs.checkpoint import scheme_files
-from runs.examine import check_names
-from scheme import ZOO, Catalogue, Scheme, mentions_in, parse
+from scheme import ZOO, Catalogue, Scheme, mentions_in, parse, scheme_files
 
 SHAPE = Shape(n_head=4, turned_width=8, width=32, first_length=64)
 

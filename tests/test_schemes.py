@@ -17,7 +17,8 @@ from oracles import ORACLES, C, D, H, L
 
 import posenc
 from attention import Options
-from configurable import GPTConfig, UserError
+from common.errors import UserError
+from configurable import GPTConfig
 from model import GPT, Cache
 from posenc import Shape, alibi_slopes, sinusoids, t5_buckets
 from scheme import ZOO, Catalogue, Scheme, load_file, parse

@@ -8,7 +8,7 @@ from test_train import OWN, run
 
 import evaluate
 import sample
-from configurable import UserError
+from common.errors import UserError
 
 
 @pytest.mark.usefixtures("here")

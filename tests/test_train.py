@@ -13,31 +13,23 @@ import pytest
 import torch
 from conftest import REPOSITORY, SIZE, call
 
-import data
 import data.recall.prepare as recall
 import evaluate
+import optimizer
 import train
-from configurable import (
-    GPTConfig,
-    TrainSettings,
-    UserError,
-    configure,
-    read_arguments,
-    read_json,
-    sha256,
-)
-from data import rows
+from common import device
+from common.errors import UserError
+from common.files import read_json, sha256
+from configurable import GPTConfig, TrainSettings, configure, read_arguments
+from data import batches
+from data.corpus import load_corpus
 from model import GPT
-from runs import checkpoint, device
-from runs.checkpoint import (
-    RunFolder,
-    checkpoint_paths,
-    load_run,
-    read_config,
-)
-from runs.log import diverged, flops_per_token, logged
-from runs.muon import Muon
-from runs.results import load_rows, select
+from optimizer import Muon
+from run.checkpoint import checkpoint_paths
+from run.folder import RunFolder, read_config
+from run.load import load_run
+from run.log import diverged, flops_per_token, logged
+from tables.records import load_rows, select
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -95,7 +87,7 @@ def identical(a: object, b: object) -> bool:
 
 def stop_at(patch: pytest.MonkeyPatch, *steps: int):
     """Let Ctrl-C come within these steps (from 0), each once."""
-    left, get_lr = list(steps), train.get_lr
+    left, get_lr = list(steps), optimizer.get_lr
 
     def interrupted(step: int, s: TrainSettings) -> float:
         if step in left:
@@ -124,13 +116,13 @@ def stop_at(patch: pytest.MonkeyPatch, *steps: int):
 )
 def test_the_learning_rate(words: list[str], step: int, expected: float):
     s = settings("--max_iters=100", "--learning_rate=1", "--warmup_iters=10", *words)
-    assert train.get_lr(step, s) == pytest.approx(expected)
+    assert optimizer.get_lr(step, s) == pytest.approx(expected)
 
 
 def test_each_parameter_is_in_one_group_and_only_matrices_are_decayed():
     model = GPT(GPTConfig(n_layer=2, n_head=2, n_embd=16, bias=True, pos="learned + t5"))
     words = ["--weight_decay=0.3", "--optimizer=adamw"]
-    [adamw] = train.configure_optimizers(model, settings(*words), None)
+    [adamw] = optimizer.configure_optimizers(model, settings(*words), None)
     decay, norms, scheme = adamw.param_groups
     rest = norms["params"] + scheme["params"]
     names = {id(p): name for name, p in model.named_parameters()}
@@ -144,7 +136,7 @@ def test_each_parameter_is_in_one_group_and_only_matrices_are_decayed():
 
 def test_muon_has_the_matrices_of_the_blocks_and_adamw_all_else():
     model = GPT(GPTConfig(n_layer=2, n_head=2, n_embd=16, bias=True, pos="learned + t5 + fox"))
-    adamw, muon = train.configure_optimizers(model, settings(), None)
+    adamw, muon = optimizer.configure_optimizers(model, settings(), None)
     names = {id(p): name for name, p in model.named_parameters()}
     matrices = [names[id(p)] for p in muon.param_groups[0]["params"]]
     assert len(matrices) == 2 * 4 and all(name.startswith("h.") for name in matrices)
@@ -184,7 +176,7 @@ def test_muon_treats_fused_matrices_as_the_ones_they_are(options: dict):
     config = GPTConfig(**{"n_layer": 1, "n_embd": 16, "pos": "rope", "block_size": 8} | options)
     torch.manual_seed(0)
     model = GPT(config)
-    _, muon = train.configure_optimizers(model, settings(), torch.bfloat16)
+    _, muon = optimizer.configure_optimizers(model, settings(), torch.bfloat16)
     attn, mlp = model.h[0].attn, model.h[0].mlp
     rows = torch.arange  # of a matrix, which belong to each of those in it
     expected = {p: [rows(len(p))] for p in muon.param_groups[0]["params"]}
@@ -388,11 +380,11 @@ def test_a_run_on_mqar_is_finished_when_all_its_sizes_are_tested(
     result["rows"] = [row | {"protocol": "recall", "windows": 3000} for row in rows]
     path.write_text(json.dumps(result), encoding="utf-8")
     sizes = [(row["length"], 3000, 9) for row in rows]
-    corpus = data.load("tiny")
+    corpus = load_corpus("tiny")
     corpus.meta["rows"] = {"trained": 16, "sizes": sizes}
     every = replace(asked, eval_lengths=())
     with monkeypatch.context() as patch:
-        patch.setattr(data, "load", lambda _: corpus)
+        patch.setattr("run.folder.load_corpus", lambda _: corpus)
         assert RunFolder.open(every).finished_result()
         sizes.append((1000, 3000, 9))
         assert RunFolder.open(every).finished_result() is None
@@ -449,7 +441,7 @@ def test_a_zoo_file_that_was_edited_refuses_the_runs_that_use_it(
     shutil.copy(REPOSITORY / "posenc.py", tmp_path)
     with (tmp_path / "zoo/kerple.py").open("a") as file:
         file.write("# another formula\n")
-    monkeypatch.setattr(checkpoint, "ROOT", tmp_path)
+    monkeypatch.setattr("run.folder.ROOT", tmp_path)
     assert load_run("rope")
     with pytest.raises(UserError, match="kerple.py.*has changed.*--overwrite=True"):
         load_run("kerple")
@@ -461,7 +453,7 @@ def test_a_run_does_not_go_on_with_a_corpus_that_has_changed(
 ):
     stop_at(monkeypatch, 2)
     run("--out_dir=run")
-    monkeypatch.setattr(checkpoint, "corpus_digests", lambda corpus: {"train": "x", "val": "y"})
+    monkeypatch.setattr("run.folder.corpus_digests", lambda corpus: {"train": "x", "val": "y"})
     with pytest.raises(UserError, match="tiny has changed"):
         run("--out_dir=run")
 
@@ -506,8 +498,8 @@ def test_a_fine_tune_has_the_size_corpus_and_length_of_its_run_and_an_order_of_i
     few = "--max_iters=4 --batch_size=2 --compile=False --device=cpu --eval_lengths=8,16".split()
     few += ["--examine=False", "--init_from=base", "--eval_iters=1"]
     orders = []
-    batch = rows.batch
-    monkeypatch.setattr(rows, "batch", lambda *args: orders.append(args[2]) or batch(*args))
+    batch = batches.batch
+    monkeypatch.setattr(batches, "batch", lambda *args: orders.append(args[2]) or batch(*args))
     assert call(train, *few, "--out_dir=tuned") == 0
     tuned = load_run("tuned")
     s = tuned.settings
@@ -608,7 +600,7 @@ def test_the_loss_of_a_step_is_the_mean_over_all_its_targets(dtype: str, asked: 
     run(*words, "--batch_size=8", "--out_dir=one")
     run(*words, "--batch_size=2", "--gradient_accumulation_steps=4", "--out_dir=four")
     one, four = (metrics(folder) for folder in ("one", "four"))
-    _, targets = rows.batch(data.load("asked"), 32, 1337, 0, 8)
+    _, targets = batches.batch(load_corpus("asked"), 32, 1337, 0, 8)
     counts = [int((part >= 0).sum()) for part in torch.tensor(targets).split(2)]
     assert 0 in counts and len(set(counts)) > 2
     tolerance = 1e-6 if dtype == "float32" else 1e-3
@@ -620,7 +612,7 @@ def test_the_loss_of_a_step_is_the_mean_over_all_its_targets(dtype: str, asked: 
 def test_the_loss_of_the_first_step_is_that_of_the_model(asked: None):
     run(*ASKED, "--batch_size=8", "--out_dir=none", "--max_iters=0", "--grad_clip=0")
     model = load_run("none", "cpu").model
-    x, y = (torch.from_numpy(z) for z in rows.batch(data.load("asked"), 32, 1337, 0, 8))
+    x, y = (torch.from_numpy(z) for z in batches.batch(load_corpus("asked"), 32, 1337, 0, 8))
     loss = model(x, y)[1]
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), math.inf)
@@ -657,7 +649,7 @@ def all_strict(folder: str):
 @pytest.mark.parametrize("name", ["wte.weight", "h.0.attn.c_attn.weight"])
 def test_where_float16_overflows_no_optimizer_steps(name: str, monkeypatch: pytest.MonkeyPatch):
     """The gradient of one parameter, of AdamW or of Muon, overflows in the second step."""
-    configure_optimizers = train.configure_optimizers
+    configure_optimizers = optimizer.configure_optimizers
     calls = []
 
     def overflows(gradient: torch.Tensor) -> torch.Tensor:
@@ -697,13 +689,13 @@ def test_lines_of_older_runs_become_strict_when_they_go_on():
 
 def test_a_step_reads_its_own_sequences_and_each_once(monkeypatch: pytest.MonkeyPatch):
     numbers = []
-    batch = rows.batch
+    batch = batches.batch
 
     def recorded(corpus: object, length: int, seed: int, first: int, count: int) -> tuple:
         numbers.extend(range(first, first + count))
         return batch(corpus, length, seed, first, count)
 
-    monkeypatch.setattr(rows, "batch", recorded)
+    monkeypatch.setattr(batches, "batch", recorded)
     run("--out_dir=run", "--gradient_accumulation_steps=2")
     assert numbers == list(range(8 * 2 * 4))
 

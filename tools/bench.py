@@ -22,14 +22,16 @@ from typing import Literal
 import pandas as pd
 import torch
 
-import data
-from configurable import Count, TrainSettings, UserError, configure, run_program, setting
+from common import device
+from common.errors import UserError, run_program
+from configurable import Count, TrainSettings, configure, setting
+from data import corpus
+from measure.tester import BATCH_TOKENS
 from model import GPT
-from runs import device
-from runs.log import flops_per_token
-from runs.results import show
-from runs.tester import BATCH_TOKENS
-from train import SummedLoss, compile_loss, configure_optimizers
+from optimizer import configure_optimizers
+from run.log import flops_per_token
+from tables.tables import show
+from train import SummedLoss, compile_loss
 
 CUBE = 2048  # rows and columns of the multiplied matrices
 LEGEND = (
@@ -173,7 +175,7 @@ def main() -> None:
     s, schemes = configure(BenchSettings, sys.argv[1:], __doc__)
     device.set_up_cpu()
     compute = device.pick(s.device, s.dtype, s.batch_size * s.block_size, s.n_embd)
-    vocab_size = data.load(s.dataset).vocab_size
+    vocab_size = corpus.load_corpus(s.dataset).vocab_size
     lines = []
     for pos, part in itertools.product(schemes or ["rope"], s.only):
         line = {" ": f"{pos}, {part}"}

@@ -19,10 +19,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from configurable import UserError, run_program
-from runs import answers
-from runs.figures import new_figure, save_figure
-from runs.results import load_rows
+from common.errors import UserError, run_program
+from tables import reach
+from tables.figures import new_figure, save_figure
+from tables.records import load_rows
 
 ROWS = Path(__file__).resolve().parents[1] / "results/board/rows.csv.xz"
 # accuracy above chance in texts of L, below which a kind is not learned
@@ -47,8 +47,8 @@ def measure(rows: pd.DataFrame) -> pd.DataFrame:
             line["text"] = text.nats[longest] - text.nats[trained]
             # the loss in each of the validation books, (books,)
             line["books"] = np.subtract(text.block_nats[longest], text.block_nats[trained])
-        tested = answers.answered(run.assign(trained_size=trained))
-        for kind, reading in answers.accuracies(tested).iterrows():
+        tested = reach.answered(run.assign(trained_size=trained))
+        for kind, reading in reach.accuracies(tested).iterrows():
             line[f"inside_{kind}"] = reading.inside
             if reads_longest:
                 line[kind] = reading.area
@@ -206,7 +206,7 @@ def draw_group(rows: pd.DataFrame, text, content, order) -> None:
         for _, run in of_scheme.groupby("seed"):
             fixed = run[run.protocol == "fixed_targets"].sort_values("length")
             text.plot(fixed.length, fixed.nats, marker=".", **style)  # learned has one point
-            bins = answers.bin_table(answers.answered(run))
+            bins = reach.bin_table(reach.answered(run))
             for kind, of_kind in bins[bins.N == rows.length.max()].groupby("kind"):
                 middle = np.sqrt(of_kind["first"] * (of_kind.end - 1))
                 by_kind[kind].plot(middle, of_kind.above, **style)

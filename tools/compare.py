@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from configurable import UserError, run_program
-from runs.results import half_interval, load_rows
+from common.errors import UserError, run_program
+from tables.records import load_rows
+from tables.statistics import half_interval
 
 FOLDER = Path(__file__).resolve().parents[1] / "results/paper"
 LETTERS = 20  # of the words trained on, which "1 L" is in exact_match

@@ -3,9 +3,9 @@ below, by the board's rules. With --readers: what readers that look at no meanin
 
     python -m tools.counts [--windows=256] [--readers]
 
-The predictor (data/context.py) reads the bytes of books without questions. A model with N inputs
-has 0.83 N of them, so much is given to the predictor. The targets are the last 26 bytes of each
-row, as many as there are on average among the last 32 tokens.
+The predictor (measure/predictor.py) reads the bytes of books without questions. A model with N
+inputs has 0.83 N of them, so much is given to the predictor. The targets are the last 26 bytes of
+each text, as many as there are on average among the last 32 tokens.
 
 The readers: `window` answers with the latest write of the name in the last L tokens; `commonest`
 with the commonest value of all writes so far, whatever their names; `last` with the last one.
@@ -18,12 +18,14 @@ import json
 import numpy as np
 import pandas as pd
 
-from configurable import run_program
-from data import Corpus, context, evenly, load
+from common.errors import run_program
+from data.batches import evenly, tested_chunks
+from data.corpus import Corpus, load_corpus
 from data.recall.prepare import TEST_TEXTS, VALUES
-from data.rows import tested_chunks
-from runs import answers
-from runs.records import Record
+from measure import predictor
+from measure.questions import measure_questions
+from tables import reach
+from tables.records import Record
 
 SCORED = 26
 
@@ -60,10 +62,10 @@ def print_readers(corpus: Corpus, n_texts: int) -> None:
             right = tokens == questions["first"] - VALUES + np.stack(values[reader])
             record = Record("recall", length, trained_size=questions["trained"])
             nothing = np.zeros(tokens.shape)
-            answers.measure_questions(record, corpus, kind, distance, nothing, right)
+            measure_questions(record, corpus, kind, distance, nothing, right)
             measured.setdefault(reader, []).append(record)
     for reader, records in measured.items():
-        table = answers.accuracies(answers.answered(pd.DataFrame(records)))
+        table = reach.accuracies(reach.answered(pd.DataFrame(records)))
         print(reader, table[["inside", "area", "reach"]].round(2), sep="\n")
 
 
@@ -76,7 +78,7 @@ def print_predictor(books: Corpus, asked: Corpus, n_texts: int) -> None:
     fitted = (measured + 1) % TEST_TEXTS  # the shares of the predictor are fitted on others
     lengths = [longest >> k for k in range(6, -1, -1)]
     given = [n * room // longest for n in lengths]
-    nats = context.predictor_losses(books, ends[measured], ends[fitted], SCORED, given)
+    nats = predictor.predictor_losses(books, ends[measured], ends[fitted], SCORED, given)
     means = [round(float(np.mean(blocks)), 4) for blocks in nats]
     print(json.dumps({"windows": n_texts, "nats": dict(zip(lengths, means, strict=True))}))
 
@@ -87,11 +89,11 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=256, help="texts that are measured")
     parser.add_argument("--readers", action="store_true", help="readers of the questions instead")
     options = parser.parse_args()
-    asked = load("books_recall")
+    asked = load_corpus("books_recall")
     if options.readers:
         print_readers(asked, options.windows)
     else:
-        print_predictor(load("books"), asked, options.windows)
+        print_predictor(load_corpus("books"), asked, options.windows)
 
 
 if __name__ == "__main__":

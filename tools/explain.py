@@ -26,13 +26,14 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from configurable import ModelSettings, Tokens, UserError, configure, run_program, setting
+from common.errors import UserError, run_program
+from configurable import ModelSettings, Tokens, configure, setting
 from data.download import model_folder
+from measure.examine import examine
 from model import GPT
 from posenc import Extension, Rotary, Shape, methods_of, scheme_name
-from runs.examine import examine
-from runs.huggingface import is_huggingface
-from runs.positions import pattern_of, read_positions
+from run.huggingface import is_huggingface
+from run.positions import pattern_of, read_positions
 from scheme import Catalogue, Scheme, extended_ids, options_of, parse
 
 VERDICTS = Path(__file__).resolve().parents[1] / "results/verdicts.toml"

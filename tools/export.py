@@ -2,9 +2,9 @@
 
 import sys
 
-from configurable import UserError, run_program
-from runs.checkpoint import load_run
-from runs.huggingface import save_model
+from common.errors import UserError, run_program
+from run.huggingface import save_model
+from run.load import load_run
 
 
 def main() -> None:

@@ -14,24 +14,14 @@ import torch
 from tqdm import trange
 
 import evaluate
-from configurable import (
-    Count,
-    MeasureSettings,
-    UserError,
-    configure,
-    run_program,
-    setting,
-    write_json,
-)
-from runs import device
-from runs.checkpoint import (
-    Run,
-    lock_folder,
-    named_folders,
-    open_model,
-    provenance,
-    run_corpus,
-)
+from common import device
+from common.errors import UserError, run_program
+from common.files import write_json
+from configurable import Count, MeasureSettings, configure, setting
+from measure import text
+from measure.tester import Tester
+from run.folder import lock_folder, named_folders, provenance
+from run.load import Run, open_model, run_corpus
 
 POPULATION = 64  # initial candidates
 PARENTS = 32  # survivors of a round
@@ -112,11 +102,11 @@ def search(run: Run, settings: SearchSettings) -> None:
     model.pos.extend(f"longrope(file='{trial.name}', factor={factor})", run.folder)
     trial.unlink()
     (longrope,) = scheme.extensions.values()
-    tester = evaluate.Tester(model, corpus, run.compute)
+    tester = Tester(model, corpus, run.compute)
 
     def loss(divisors: Divisors) -> float:
         longrope.long.copy_(torch.tensor(divisors))
-        return evaluate.tuning_loss(tester, total, settings.eval_windows)
+        return text.tuning_loss(tester, total, settings.eval_windows)
 
     best, searched = evolve(list(starts.values()), loss, factor, settings.rounds)
     places = evaluate.find_places(corpus, settings.eval_windows)

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from configurable import UserError
+from common.errors import UserError
 from posenc import Count, Piece, Shape, Whole, init_std
 
 

@@ -1,6 +1,6 @@
 """DCA: dual chunk attention (An et al. 2024, arXiv 2402.17463)."""
 
-from configurable import UserError
+from common.errors import UserError
 from posenc import Extension, Length, Region, Shape, Whole
 
 

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 
-from configurable import UserError
+from common.errors import UserError
 from posenc import Base, Layout, Rope, Shape
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from configurable import UserError
+from common.errors import UserError
 from posenc import Extension, Length, Region, Shape, as_reals
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from configurable import UserError
+from common.errors import UserError
 from posenc import Count, Piece, Shape
 
 CHUNK = 64  # keys whose matrices are multiplied at once: the cost is T^2 (d + CHUNK)

@@ -2,7 +2,7 @@
 
 import torch
 
-from configurable import UserError
+from common.errors import UserError
 from posenc import Extension, Length, Shape
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from configurable import UserError
+from common.errors import UserError
 from posenc import Base, Shape, apply_rotary, as_reals, cos_sin, rope_frequencies
 from zoo._grid import Grid
 

@@ -2,7 +2,7 @@
 
 import math
 
-from configurable import UserError
+from common.errors import UserError
 from posenc import Length, Rope, Shape
 
 

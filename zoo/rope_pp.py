@@ -4,7 +4,7 @@ from typing import Literal
 
 import torch
 
-from configurable import UserError
+from common.errors import UserError
 from posenc import Base, Rope, Shape
 
 

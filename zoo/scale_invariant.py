@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from configurable import UserError
+from common.errors import UserError
 from posenc import Piece, PositiveFloat, Shape
 
 ROOT_E = math.exp(0.5)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv1d, linear, normalize, pad
 
-from configurable import UserError
+from common.errors import UserError
 from posenc import Base, Count, Piece, Shape, apply_rotary, rope_frequencies
 
 

@@ -3,7 +3,7 @@
 import math
 from typing import Literal
 
-from configurable import UserError
+from common.errors import UserError
 from posenc import Count, Extension, Length, Region, Shape
 
 

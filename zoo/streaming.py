@@ -1,6 +1,6 @@
 """StreamingLLM: a window and the first tokens (Xiao et al. 2023, arXiv 2309.17453)."""
 
-from configurable import UserError
+from common.errors import UserError
 from posenc import Extension, Length, Region, Shape, Whole
 
 

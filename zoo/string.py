@@ -1,6 +1,6 @@
 """STRING: long distances replaced by well-trained ones (An et al. 2024, arXiv 2410.18745)."""
 
-from configurable import UserError
+from common.errors import UserError
 from posenc import Extension, Length, Region, Shape, Whole
 
 

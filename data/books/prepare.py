@@ -22,10 +22,11 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from configurable import UserError, run_program  # noqa: E402
-from data import new_parser, tokenizer_of, write_corpus  # noqa: E402
+from common.errors import UserError, run_program  # noqa: E402
+from data.corpus import new_parser, write_corpus
 from data.download import download  # noqa: E402
 from data.text.prepare import encode  # noqa: E402
+from data.tokenizers import tokenizer_of  # noqa: E402
 
 BOOKS = Path(__file__).resolve().parent
 REPOSITORY = "https://github.com/rcdm-uga/Gutenberg_Text"

@@ -16,15 +16,15 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from configurable import run_program  # noqa: E402
-from data import load, new_parser, write_corpus  # noqa: E402
+from common.errors import run_program  # noqa: E402
+from data.corpus import load_corpus, new_parser, write_corpus  # noqa: E402
 
 TOKENS = 20_000_000  # of training text, at most
 
 
 def prepare(folder: Path) -> dict:
     """Write the corpus and the vocabulary to `folder` and return its meta.json."""
-    books = load("books_gpt2")
+    books = load_corpus("books_gpt2")
     ends = np.append(books.train_starts[1:], len(books.train))
     count = int(np.searchsorted(ends, TOKENS, side="right"))
     train = np.split(books.train[: ends[count - 1]], books.train_starts[1:count])

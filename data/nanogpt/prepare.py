@@ -13,8 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from configurable import UserError
-from data import SPLITS, GPT2Tokenizer, write_corpus
+from common.errors import UserError
+from data.corpus import SPLITS, write_corpus
+from data.tokenizers import GPT2Tokenizer
 
 MAGIC = 20240520  # the first number of llm.c's header
 VERSION = 1  # the second: GPT-2's tokens in uint16

@@ -45,9 +45,9 @@ from typing import NamedTuple
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from configurable import UserError, run_program  # noqa: E402
-from data import OF_TOKENS, Corpus, load, new_folder, new_parser  # noqa: E402
-from data.rows import LEAST, Pair, write_texts  # noqa: E402
+from common.errors import UserError, run_program  # noqa: E402
+from data.batches import LEAST, Pair, write_texts  # noqa: E402
+from data.corpus import OF_TOKENS, Corpus, load_corpus, new_folder, new_parser  # noqa: E402
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"  # of keys; values have capitals, which are rare in text
 KEY, VALUE = 2, 4  # letters
@@ -256,7 +256,7 @@ def main() -> None:
     s = parser.parse_args()
     name = s.name.replace("KIND", s.kind).replace("CORPUS", s.corpus)
     folder = new_folder(name, s.overwrite)
-    prepare(folder, load(s.corpus), s.kind, s.length, s.needle_fraction, s.seed)
+    prepare(folder, load_corpus(s.corpus), s.kind, s.length, s.needle_fraction, s.seed)
 
 
 if __name__ == "__main__":

@@ -33,9 +33,13 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from configurable import UserError, run_program  # noqa: E402
-from data import Corpus, evenly, load, new_folder, new_parser, write_corpus  # noqa: E402
-from data.rows import OF_BYTE, OF_ORDER  # noqa: E402
+from common.errors import UserError, run_program  # noqa: E402
+from data.batches import (  # noqa: E402
+    OF_BYTE,
+    OF_ORDER,
+    evenly,  # noqa: E402
+)
+from data.corpus import Corpus, load_corpus, new_folder, new_parser, write_corpus
 
 LONGEST = 4096  # 32 L for L = 128
 SHARE = 0.5  # of the bytes of a text, scored in training
@@ -231,7 +235,7 @@ def main() -> None:
     if name == parser.get_default("name"):
         name = f"{options.text}_recall" if options.text else "recall"
     folder = new_folder(name, options.overwrite)
-    text = load(options.text) if options.text else None
+    text = load_corpus(options.text) if options.text else None
     prepare(folder, text, options.longest, options.trained, options.seed, options.share)
 
 

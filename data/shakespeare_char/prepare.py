@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from configurable import run_program  # noqa: E402
-from data import CharTokenizer, new_parser, write_corpus  # noqa: E402
+from common.errors import run_program  # noqa: E402
+from data.corpus import new_parser, write_corpus  # noqa: E402
 from data.download import download  # noqa: E402
+from data.tokenizers import CharTokenizer
 
 URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"

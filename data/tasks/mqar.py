@@ -36,7 +36,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data.rows import Pair, write_texts
+from data.batches import Pair, write_texts
 
 VOCABULARY = 8192  # 0 is neither key nor value, keys begin at 1
 VALUE = VOCABULARY // 2  # the first value

@@ -28,10 +28,11 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from configurable import UserError, run_program  # noqa: E402
-from data import HERE, new_parser  # noqa: E402
-from data.rows import write_texts  # noqa: E402
+from common.errors import UserError, run_program  # noqa: E402
+from data.batches import write_texts  # noqa: E402
+from data.corpus import new_parser  # noqa: E402
 from data.tasks import mqar  # noqa: E402
+from data.tokenizers import HERE
 
 TRAINED = 20  # the largest size in training
 SIZES = range(5, 61, 5)  # of validation

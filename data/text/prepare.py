@@ -38,19 +38,11 @@ import numpy as np
 from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from configurable import UserError, read_json, run_program, sha256  # noqa: E402
-from data import (  # noqa: E402
-    COMMANDS,
-    HERE,
-    TOKENIZERS,
-    Tokenizer,
-    new_folder,
-    new_parser,
-    read_tokenizer,
-    tokenizer_of,
-    write_corpus,
-)
+from common.errors import UserError, run_program
+from common.files import read_json, sha256  # noqa: E402
+from data.corpus import COMMANDS, new_folder, new_parser, write_corpus
 from data.download import model_folder  # noqa: E402
+from data.tokenizers import HERE, TOKENIZERS, Tokenizer, read_tokenizer, tokenizer_of
 
 UNPACK = {"xz": lzma.open, "gz": gzip.open}
 BATCH = 256  # documents encoded together

@@ -24,10 +24,11 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from configurable import UserError, run_program  # noqa: E402
-from data import HERE, new_parser, tokenizer_of, write_corpus  # noqa: E402
+from common.errors import UserError, run_program  # noqa: E402
+from data.corpus import new_parser, write_corpus  # noqa: E402
 from data.download import download  # noqa: E402
 from data.text.prepare import encode  # noqa: E402
+from data.tokenizers import HERE, tokenizer_of
 
 LETTERS = " abcdefghijklmnopqrstuvwxyz"  # of text8
 TITLE = re.compile(r" = (?!=).*[^=] = \n")  # an article's title line in WikiText

@@ -17,7 +17,7 @@ from contextlib import suppress
 import numpy as np
 import pandas as pd
 
-from data import Corpus
+from data.corpus import Corpus
 
 COUNTED = 2**23  # tokens of the training split that are counted
 ORDERS = {"byte": 5, "char": 5, "token": 2}  # the longest context that is counted, by unit

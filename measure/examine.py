@@ -17,10 +17,11 @@ import torch
 from torch import nn
 
 from attention import Options
-from configurable import GPTConfig, UserError
+from common.device import is_out_of_memory
+from common.errors import UserError
+from configurable import GPTConfig
 from model import GPT
 from posenc import Piece, Rotary, methods_of
-from runs.device import is_out_of_memory
 from scheme import Catalogue, mentions_in, parse
 
 NEAR = 1e-4  # how much logits may differ if they are computed in two ways

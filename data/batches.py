@@ -30,12 +30,62 @@ meta.json has
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
-from configurable import UserError
-from data import Corpus, evenly, sequences, window_starts, write_corpus
+from common.errors import UserError
+from data.corpus import Corpus, write_corpus
+
+# ---- training sequences
+
+
+def sequences(tokens: np.ndarray, block_size: int, seed: int, first: int, count: int) -> np.ndarray:
+    """Training sequences `first` to `first + count - 1`: (count, block_size + 1) int64.
+
+    Inputs are `[:, :-1]`, targets `[:, 1:]`. A sequence depends only on the seed and its number.
+    Each epoch cuts the tokens into windows from a random offset and reads each window once, in
+    random order. At most one window that would fit is left out. Windows may cross documents. Every
+    epoch has a new offset and order. UserError if not even one window fits.
+    """
+    if len(tokens) <= block_size:
+        raise UserError(
+            f"the training split has {len(tokens):,} tokens, fewer than the {block_size + 1:,} of "
+            "one sequence: add text, or lower block_size"
+        )
+    n_windows = max(1, len(tokens) // block_size - 1)
+    room = min(block_size, len(tokens) - n_windows * block_size)  # less if only one window fits
+    starts = window_starts(n_windows, block_size, room, seed, first, count)
+    return tokens[starts[:, None] + np.arange(block_size + 1)].astype(np.int64)
+
+
+def window_starts(
+    n_windows: int, size: int, room: int, seed: int, first: int, count: int
+) -> np.ndarray:
+    """(count,) int64: the first token of the windows from number `first` on.
+
+    An epoch has `n_windows` windows, `size` tokens apart, from an offset below `room`.
+    """
+    starts = []
+    for number in range(first, first + count):
+        order = epoch_starts(n_windows, size, room, seed, number // n_windows)
+        starts.append(order[number % n_windows])
+    return np.array(starts)
+
+
+@lru_cache(maxsize=4)
+def epoch_starts(n_windows: int, size: int, room: int, seed: int, epoch: int) -> np.ndarray:
+    """(n_windows,) int64: the first token of each window of an epoch, in reading order."""
+    generator = np.random.default_rng((seed, epoch))
+    return generator.integers(room) + size * generator.permutation(n_windows)
+
+
+def evenly(n_places: int, count: int) -> np.ndarray:
+    """`count` evenly spaced integers from 0 to n_places - 1, ascending, (count,) int64, or all."""
+    count = min(n_places, count)
+    return (2 * np.arange(count) + 1) * n_places // (2 * count)
+
 
 LEAST = 400  # answers needed in a bin of distances
 OF_ORDER = 2**15  # in the files: added to the distance of order questions

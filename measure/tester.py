@@ -1,21 +1,26 @@
 """The tester: the nats of a model on the validation split of a corpus, by all processes."""
 
+import hashlib
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from data import Corpus
-from model import GPT
-from runs import device
-from runs.processes import ALONE, Processes
-from runs.protocols import (
+from common import device
+from common.processes import ALONE, Processes
+from data.corpus import Corpus
+from measure.protocols import (
     MAX_WINDOWS,
     Places,
     Window,
     fixed_targets,
     floor_power_of_two,
 )
+from model import GPT
+from scheme import scheme_digests
+from tables.records import Record, Result
+from tables.statistics import standard_error
 
 BATCH_TOKENS = 16384  # inputs of one forward pass
 SEED = 1337  # of the order of inputs that are shuffled
@@ -104,3 +109,60 @@ class Tester:
         for array in (nats, right):  # zero where another process has measured
             processes.sum(torch.from_numpy(array))
         return nats, right
+
+
+def fill_loss(record: Record, sums: np.ndarray, counts: np.ndarray) -> None:
+    """Fill in the mean loss and its standard error, from the summed nats and the number of targets
+    of each block, both (blocks,); or the reason why there is none.
+
+    `block_nats` are the means of the blocks if all have the same number of targets. Else they are
+    the linearised ratio estimator (delta method): their mean is the mean over targets, and their
+    standard error that of a ratio. As they are linear in nats, differences can be paired.
+    """
+    lost = np.sum(~np.isfinite(sums))
+    if lost:  # what the test found, and no error
+        record.diverged = True
+        record.reason = f"diverged: the loss is not finite in {lost} of {len(sums)} blocks"
+        return
+    record.tokens = int(counts.sum())
+    record.nats = float(sums.sum() / record.tokens)
+    share = counts * len(sums) / record.tokens  # of all targets; 1 on average
+    means = sums * len(sums) / record.tokens + record.nats * (1 - share)
+    record.block_nats = [float(f"{x:.7g}") for x in means]  # 7 digits, so that files stay small
+    record.stderr = standard_error(record.block_nats)
+
+
+def digest(targets: np.ndarray) -> str:
+    """The SHA-256 of whole numbers that identify targets: offsets, distances or tokens."""
+    return hashlib.sha256(targets.astype("<i8").tobytes()).hexdigest()
+
+
+def new_record(tester: Tester, about: Result, protocol: str, length: int, windows: int) -> Record:
+    """A record that says what is asked; `about` is from `describe_run`."""
+    scheme = tester.model.pos
+    return Record(
+        protocol,
+        length,
+        dataset=tester.corpus.name,
+        split_sha256=tester.corpus.split_sha256("val"),
+        extend=scheme.extend_text,
+        # a changed extension is another question
+        files_sha256=scheme_digests(scheme) if scheme.extend_text else None,
+        step=about.step,
+        checkpoint=about.checkpoint,
+        dtype=tester.compute.dtype_name,
+        factor=scheme.factor(length),
+        tokens_trained=about.tokens_trained,
+        windows=windows,
+        first_token=tester.first_token,
+    )
+
+
+def fill_bytes(record: Record, text_nats: float, n_bytes: int) -> None:
+    """Fill in the perplexity, and the bits per byte of the targets that stand for text: `text_nats`
+    in `n_bytes`. End tokens are left out of both. Nothing, if there is no loss.
+    """
+    if record.nats is None:
+        return
+    record.perplexity = math.exp(record.nats) if record.nats < 700 else None
+    record.bits_per_byte = float(text_nats / math.log(2) / n_bytes) if n_bytes else None

@@ -7,7 +7,7 @@
 
 GPT-2 is `learned`, GPT-NeoX and the Llamas are `rope`, BLOOM is `alibi`. families.toml says what
 each calls our settings and weights; reading and writing both follow it. Positions are read by
-runs/positions.py, as transformers reads them. SmolLM3, Cohere2 and OLMo 3, patterns over layers,
+run/positions.py, as transformers reads them. SmolLM3, Cohere2 and OLMo 3, patterns over layers,
 are only read. A setting or a weight that has no counterpart is refused in one sentence, never left
 out.
 """
@@ -23,19 +23,15 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-import data
-from configurable import GPTConfig, UserError, read_json, write_json
+from common.errors import UserError
+from common.files import read_json, write_json
+from configurable import GPTConfig
+from data import tokenizers
+from data.corpus import Corpus
 from data.download import model_folder
 from model import GPT
 from posenc import Piece
-from runs.positions import (
-    NO_MODEL,
-    ORIGINAL,
-    ROPE_TYPES,
-    TABLE,
-    Positions,
-    pattern_of,
-)
+from run.positions import NO_MODEL, ORIGINAL, ROPE_TYPES, TABLE, Positions, pattern_of
 from scheme import Catalogue, options_of, parse
 
 # The families whose weights can be imported: see families.toml
@@ -277,7 +273,7 @@ def load_model(name: str | Path) -> GPT:
 def save_model(
     model: GPT,
     folder: str | Path,
-    corpus: data.Corpus | None = None,
+    corpus: Corpus | None = None,
 ) -> dict:
     """Write a new folder that transformers loads; the content of its config.json.
 
@@ -311,7 +307,7 @@ def save_model(
 
 def token_names(corpus):
     """The vocabulary of a corpus as a tokenizer.json has it: the number of each token."""
-    names = corpus.meta.get("characters") or map(data.signs_of, corpus.tokenizer.vocabulary)
+    names = corpus.meta.get("characters") or map(tokenizers.signs_of, corpus.tokenizer.vocabulary)
     return {name: n for n, name in enumerate(names)}
 
 
@@ -348,7 +344,7 @@ def save_tokenizer(corpus, folder):
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
-def check_tokenizer(name: str | Path, corpus: data.Corpus) -> int | None:
+def check_tokenizer(name: str | Path, corpus: Corpus) -> int | None:
     """The token that a model's tokenizer puts before a text, as Llama's <s>; None without one.
 
     UserError if a model has a tokenizer.json that gives other tokens than a corpus has.
@@ -356,7 +352,7 @@ def check_tokenizer(name: str | Path, corpus: data.Corpus) -> int | None:
     path = model_folder(name) / "tokenizer.json"
     if not path.exists():
         return None
-    tokenizer = data.read_tokenizer(path)
+    tokenizer = tokenizers.read_tokenizer(path)
     if corpus.meta["tokenizer"] == "file":
         is_same = cuts(tokenizer) == cuts(corpus.tokenizer.inner)
     else:

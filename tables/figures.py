@@ -1,4 +1,4 @@
-"""Figures of records (see runs/results.py). matplotlib is imported only when one is drawn."""
+"""Figures of records (see tables/records.py). matplotlib is imported only when one is drawn."""
 
 import math
 from collections.abc import Sequence
@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from configurable import UserError, replace_file
-from runs import answers
-from runs.records import Result
-from runs.results import over_seeds, rows_of, select
+from common.errors import UserError
+from common.files import replace_file
+from tables import reach
+from tables.records import Result, rows_of, select
+from tables.statistics import over_seeds
 
 # colours of Okabe and Ito and two of Tol, which the colour-blind can tell apart
 COLORS = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #000000 #882255 #999933".split()
@@ -60,7 +61,7 @@ def plot_rows(rows: pd.DataFrame, path: str | Path, size: Sequence[float] = ()) 
     draw.
     """
     axes = new_figure(size or (9, 5.4)).add_subplot()
-    curves = draw_losses(axes, rows) if answers.answered(rows).empty else draw_answers(axes, rows)
+    curves = draw_losses(axes, rows) if reach.answered(rows).empty else draw_answers(axes, rows)
     if not curves:
         return False
     axes.set_xscale("log", base=2)
@@ -183,7 +184,7 @@ def draw_answers(axes: Any, rows: pd.DataFrame) -> list[Any]:
     axes.set_xlabel(f"distance, tokens, or size\n{octaves}; dashed: questions of order")
     axes.set_ylabel("accuracy above chance, or share right")
     for (label, _), run in rows.groupby(["label", "seed"], sort=False):
-        table = answers.table(answers.answered(run))
+        table = reach.table(reach.answered(run))
         if "right" in table:  # exact match, by size
             table = table.T
         line_style = style(labels.index(label))

@@ -10,12 +10,15 @@ from typing import Any
 import torch
 
 import attention
-from configurable import LogSettings, UserError, replace_file
+from common.device import peak_flops, peak_memory
+from common.errors import UserError
+from common.files import replace_file
+from common.processes import Processes
+from configurable import LogSettings
 from model import GPT
-from runs.checkpoint import Run
-from runs.device import peak_flops, peak_memory
-from runs.processes import Processes
-from runs.results import load_rows, select, summary
+from run.load import Run
+from tables.records import load_rows, select
+from tables.statistics import summary
 
 # ---- metrics.jsonl
 

@@ -1,16 +1,8 @@
-"""A run: its folder, its config.json and its checkpoints.
-
-A checkpoint is `ckpt-STEP-DIGEST.pt`. DIGEST is the first 16 digits of the SHA-256 of its content,
-so damage is noticed. The two newest are kept. A file gets its name only once it is complete, so a
-run may be killed at any moment.
-"""
+"""A run's folder: its name, its lock, its config.json, and what differs from what is asked for."""
 
 import contextlib
 import difflib
 import hashlib
-import inspect
-import os
-import pickle
 import platform
 import re
 import shutil
@@ -21,39 +13,23 @@ import uuid
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
 
-import data
-from configurable import (
-    RESULT,
-    GPTConfig,
-    TrainSettings,
-    UserError,
-    mixed_seed,
-    read_json,
-    replace_file,
-    setting_values,
-    sha256,
-    to_argv,
-    write_json,
-)
-from data import rows
+from common.device import Compute
+from common.errors import UserError
+from common.files import read_json, sha256, write_json
+from configurable import RESULT, TrainSettings, setting_values, to_argv
+from data.corpus import Corpus, load_corpus
 from model import GPT
-from posenc import Piece
-from runs.device import Compute, pick
-from runs.huggingface import check_tokenizer, is_huggingface, load_model
-from runs.records import Result
-from runs.results import has_every_test, load_result
-from scheme import ZOO, Scheme, load_file
+from run.checkpoint import RESTORE, checkpoint_paths, load_checkpoint, step_of
+from run.huggingface import is_huggingface
+from scheme import OWN_FILE, ROOT, Scheme, is_builtin, scheme_digests, scheme_files
+from tables.records import Result, has_every_test, load_result
 
-ROOT = Path(__file__).resolve().parents[1]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-RESTORE = "restore a good copy, or start again with --overwrite=True"
 LOCKS: list[FileLock] = []  # held until the process ends: a lock without a reference is released
-OWN_FILE = "pos_file.py"  # the copy of --pos_file in a run folder
 # settings that have a place of their own in the folder's name, or do not belong there
 NOT_IN_DIGEST = ("--pos=", "--dataset=", "--block_size=", "--seed=", "--max_iters=", "--pos_file=")
 
@@ -63,57 +39,6 @@ class SavedSettings(TrainSettings):
 
     def check_together(self) -> None:
         pass
-
-
-# ---- checkpoints: one that appears has its whole content
-
-
-def checkpoint_paths(folder: Path) -> list[Path]:
-    """The paths of the checkpoints in a run folder, the newest first; their content is not read."""
-    return sorted(folder.glob("ckpt-[0-9]*-????????????????.pt"), key=step_of, reverse=True)
-
-
-def step_of(path: Path) -> int:
-    """The number of steps after which a checkpoint was saved."""
-    return int(path.name.split("-")[1])
-
-
-def save_checkpoint(folder: Path, state: dict) -> str:
-    """Write a checkpoint, and only then delete old ones; returns the digest in its name.
-
-    UserError if the disk is full; the checkpoints before it are then kept.
-    """
-    unnamed = folder / ".ckpt.new"
-    digest = replace_file(unnamed, lambda file: torch.save(state, file))[:16]
-    os.replace(unnamed, folder / f"ckpt-{state['step']}-{digest}.pt")
-    for path in checkpoint_paths(folder)[2:]:
-        path.unlink()
-    return digest
-
-
-def load_checkpoint(folder: Path) -> dict | None:
-    """Load the newest undamaged checkpoint of a run, with its "digest"; None if there is none.
-
-    Damaged ones are named on standard error and skipped. UserError if all are damaged, or if one
-    holds more than numbers, strings and tensors: code in it is never run.
-    """
-    for path in checkpoint_paths(folder):
-        digest = path.stem[-16:]
-        try:
-            if sha256(path)[:16] != digest:
-                print(f"{path} is damaged: trying the one before it", file=sys.stderr)
-                continue
-            state = torch.load(path, map_location="cpu", weights_only=True)
-        except FileNotFoundError:  # training has meanwhile saved another and deleted this one
-            return load_checkpoint(folder)
-        except pickle.UnpicklingError as error:
-            raise UserError(
-                f"{path} is not a checkpoint of this program: do not trust it"
-            ) from error
-        return state | {"digest": digest}
-    if checkpoint_paths(folder):
-        raise UserError(f"all checkpoints in {folder} are damaged: {RESTORE}")
-    return None
 
 
 # ---- the folder: its name and its lock
@@ -178,7 +103,7 @@ def provenance() -> dict:
         git = "git describe --always --abbrev=40 --dirty --exclude=*".split()
         commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True).stdout.strip()
     sources = hashlib.sha256()
-    for pattern in ("*.py", "common/*.py", "runs/*.py", "runs/*.toml", "data/*.py"):
+    for pattern in ("*.py", "*/*.py", "run/*.toml"):
         for path in sorted(ROOT.glob(pattern)):
             sources.update(path.read_bytes())
     return {
@@ -188,32 +113,6 @@ def provenance() -> dict:
         "threads": torch.get_num_threads(),
         "sources_sha256": sources.hexdigest(),
     }
-
-
-def scheme_files(scheme: Scheme) -> dict:
-    """{name: path} of the files that define the pieces of a scheme: those of their classes and of
-    the classes that these derive from, all that a user's file has imported from its own folder, and
-    the files that options name.
-
-    Names are such as "posenc.py", "zoo/fire.py", "pos_file.py", or "helper.py" for a module beside
-    the user's file; option files have their base names.
-    """
-    files = {"posenc.py": ROOT / "posenc.py"}
-    for piece in (*scheme.pieces.values(), *scheme.extensions.values()):
-        if piece.file:
-            files[piece.file.name] = piece.file
-        for cls in type(piece).mro():
-            if not issubclass(cls, Piece):
-                continue
-            path = Path(inspect.getfile(cls)).resolve()
-            if path.parent == ZOO:
-                files[f"zoo/{path.name}"] = path
-            elif path == scheme.catalogue.pos_file:
-                files[OWN_FILE] = path
-                _, helpers = load_file(path)
-                for helper in helpers:
-                    files[helper.relative_to(path.parent).as_posix()] = helper
-    return files
 
 
 def read_config(folder: str | Path) -> dict:
@@ -246,17 +145,7 @@ def made_by_another_version(folder: str | Path, config: dict) -> UserError:
     )
 
 
-def scheme_digests(scheme: Scheme) -> dict:
-    """{name: SHA-256} of the `scheme_files`."""
-    return {name: sha256(path) for name, path in scheme_files(scheme).items()}
-
-
-def is_builtin(name: str) -> bool:
-    """Whether a scheme's file is one of this program, which run folders need no copy of."""
-    return name == "posenc.py" or name.startswith("zoo/")
-
-
-def corpus_digests(corpus: data.Corpus) -> dict:
+def corpus_digests(corpus: Corpus) -> dict:
     """{split: SHA-256} of both splits."""
     return {split: corpus.split_sha256(split) for split in ("train", "val")}
 
@@ -265,7 +154,7 @@ def new_config(
     s: TrainSettings,
     model: GPT,
     compute: Compute,
-    corpus: data.Corpus,
+    corpus: Corpus,
     train_lengths: list[int],
     processes: int,
 ) -> dict:
@@ -375,7 +264,7 @@ class RunFolder:
             other = trained[name]
             if value != other:
                 changes.append(f"{name}: {other!r:.60} in the folder, {value!r:.60} asked for")
-        if not changes and config["corpus_sha256"] != corpus_digests(data.load(s.dataset)):
+        if not changes and config["corpus_sha256"] != corpus_digests(load_corpus(s.dataset)):
             changes.append(f"the corpus {s.dataset} has changed since")
         return changes
 
@@ -389,7 +278,7 @@ class RunFolder:
         if self.differences or self.config["settings"]["max_iters"] != s.max_iters:
             return None
         result = load_result(self.path)
-        return result if has_every_test(result, data.load(s.dataset), s) else None
+        return result if has_every_test(result, load_corpus(s.dataset), s) else None
 
     def resume(self) -> dict | None:
         """The checkpoint to go on from; None where training starts from the first step.
@@ -433,175 +322,3 @@ class RunFolder:
                     copy.parent.mkdir(exist_ok=True, parents=True)
                     shutil.copyfile(path, copy)
         write_json(self.path / "config.json", self.config)
-
-
-# ---- a run in memory
-
-
-@dataclass
-class Run:
-    """A model, the settings that it is trained with, and its folder.
-
-    `settings` are final: the scheme in canonical form, the size that of the model. `config` is the
-    content of config.json. `step` is the number of steps taken, `digest` that in the name
-    of the file that the weights come from, `saved` the content of that file if training resumes.
-    `first_token` begins every window in a test of a pretrained model whose tokenizer adds one.
-    """
-
-    folder: Path
-    settings: TrainSettings
-    model: GPT
-    compute: Compute
-    config: dict
-    step: int = 0
-    digest: str = ""
-    saved: dict | None = None
-    first_token: int | None = None
-
-    def __repr__(self) -> str:
-        s = self.settings
-        return (
-            f"Run {self.folder}, step {self.step} of {s.max_iters}\n"
-            f"{self.model.parameter_count:,} parameters; {self.model.pos.describe()}\n"
-            f"trained on {s.dataset} at L = {s.block_size}"
-        )
-
-    @property
-    def tokens(self) -> int:
-        """The number of tokens trained on so far."""
-        return self.step * self.settings.tokens_per_step
-
-    @property
-    def data_seed(self) -> int:
-        """The seed of the order of its data; each fine-tune of a chain has its own."""
-        trainings = len(self.config["train_lengths"])
-        return self.settings.seed if trainings == 1 else mixed_seed(self.settings.seed, trainings)
-
-    @cached_property
-    def corpus(self) -> data.Corpus:
-        """The corpus that it is trained on; UserError if its vocabulary has changed since."""
-        corpus = data.load(self.settings.dataset)
-        if not corpus.fits(self.model.config.vocab_size):
-            raise UserError(
-                f"{corpus.name} has another vocabulary than the model of {self.folder}: name the "
-                "--dataset that it was trained on, or make that corpus again as it was"
-            )
-        return corpus
-
-    def save(self, optimizers: list[torch.optim.Optimizer], scaler: torch.amp.GradScaler) -> None:
-        """Write a checkpoint of its training."""
-        state = {
-            "model": self.model.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in optimizers],
-            "scaler": scaler.state_dict(),
-            "step": self.step,
-            "gpt": asdict(self.model.config),
-        }
-        self.digest = save_checkpoint(self.folder, state)
-
-
-def load_run(
-    folder: str | Path, device: str = "auto", dtype: str = "auto", pos_file: str = ""
-) -> Run:
-    """Load the trained model of a run folder, in eval mode; dtype is by default that of the run.
-
-    UserError if it is missing or damaged, or if a file that defines its scheme has changed. A run
-    with a scheme of the user's own is loaded only if `pos_file` names its file again, because that
-    is code.
-    """
-    opened = RunFolder(Path(folder))
-    folder = opened.path
-    config = opened.config
-    if OWN_FILE in config["files_sha256"] and not pos_file:
-        raise UserError(
-            f"{folder} was trained with a scheme of your own; loading it runs that code: "
-            f"type --pos_file={folder / OWN_FILE} if you trust it"
-        )
-    changed = opened.changed_files(pos_file)
-    if changed:
-        advice = "bring the file back"
-        if pos_file:
-            advice = f"name the copy in the run, --pos_file={folder / OWN_FILE}"
-        raise UserError(
-            f"{folder}: {changed[0]}, so its weights belong to another formula: {advice}, or train "
-            "again with --overwrite=True"
-        )
-    state = load_checkpoint(folder)
-    if state is None:
-        raise UserError(f"{folder} holds no checkpoint yet: train it first")
-    compute = pick(device, opened.kept_dtype(dtype))
-    model = GPT(GPTConfig(**state["gpt"]), pos_file, folder)
-    model.load_state_dict(state["model"])
-    model = compute.place(model).eval()
-    settings = SavedSettings(**config["settings"])
-    return Run(folder, settings, model, compute, config, state["step"], state["digest"])
-
-
-def open_model(name: str, settings: Any, first_token: bool = False) -> Run:
-    """Load a model to test by its name on the command line: a run folder, or a Hugging Face folder
-    or name. Of `settings`, device, dtype, dataset and pos_file are used.
-
-    With `first_token`, windows will begin with the token that its tokenizer puts first, if any.
-    """
-    if not is_huggingface(name):
-        return load_run(name, settings.device, settings.dtype, settings.pos_file)
-    if not settings.dataset:
-        raise UserError(f"{name} is a Hugging Face model: name a corpus of its tokens by --dataset")
-    first = check_tokenizer(name, data.load(settings.dataset))
-    if not first_token:
-        first = None
-    model = load_model(name)
-    digest = hashlib.sha256()
-    if first is not None:
-        digest.update(b"%d" % first)  # measured as another model
-    for weight in model.state_dict().values():
-        digest.update(weight.contiguous().view(torch.uint8).numpy())
-    checkpoint = digest.hexdigest()[:16]
-    compute = pick(settings.device, settings.dtype)
-    shape = asdict(model.config)
-    del shape["vocab_size"], shape["first_length"]
-    s = TrainSettings(init_from=name, dataset=settings.dataset, max_iters=0, **shape)
-    train_lengths = list(dict.fromkeys([model.config.first_length, s.block_size]))
-    config = {"dtype": compute.dtype_name, "train_lengths": train_lengths}
-    folder = Path("out", "tests", f"{Path(name).resolve().name}-{checkpoint[:10]}")
-    model = compute.place(model).eval()
-    return Run(folder, s, model, compute, config, digest=checkpoint, first_token=first)
-
-
-def run_corpus(run: Run, dataset: str = "") -> data.Corpus:
-    """The corpus to test a run on, by default its own; UserError if it has another tokenizer."""
-    trained = run.corpus
-    corpus = data.load(dataset or trained.name)
-    corpus.verify("val")
-    digests = run.config.get("corpus_sha256")  # a Hugging Face model has none
-    if corpus.name == trained.name and digests not in (None, corpus_digests(corpus)):
-        raise UserError(
-            f"{corpus.name} has changed since {run.folder} was trained on it: make it as it was, "
-            "or give the new text another name"
-        )
-    for key in data.OF_TOKENS:
-        if corpus.meta.get(key) != trained.meta.get(key):
-            raise UserError(
-                f"{corpus.name} has another tokenizer than {trained.name}, which {run.folder} was "
-                "trained on: prepare its text with the same --tokenizer"
-            )
-    return corpus
-
-
-# ---- a run to train
-
-
-def training_corpus(settings: TrainSettings) -> data.Corpus:
-    """The corpus to train on; UserError, before anything is computed, if it is too short."""
-    corpus = data.load(settings.dataset)
-    length = settings.block_size
-    rows.check_length(corpus, length)
-    for name, tokens in (("training", corpus.train), ("validation", corpus.val)):
-        if len(tokens) <= length:
-            raise UserError(
-                f"the {name} split of {corpus.name} has only {len(tokens)} tokens; "
-                f"lower block_size = {length} or add text"
-            )
-    corpus.tokenizer.decode([])  # fails now, rather than in the test, if there is no tokenizer
-    corpus.verify()
-    return corpus

@@ -19,7 +19,8 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
-from configurable import UserError, read_json, write_json
+from common.errors import UserError
+from common.files import read_json, write_json
 
 # GPUs, and their dense bf16 peaks in TFLOP/s, from the vendor's data sheets
 PEAKS = {"H100 PCIe": 756, "H100": 989, "H200": 989, "A100": 312, "RTX 4090": 165}

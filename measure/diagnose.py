@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 import attention
-from configurable import write_json
+from common.files import write_json
 from model import GPT
-from runs import results
-from runs.figures import new_figure, save_figure
-from runs.records import Result
+from tables import tables
+from tables.figures import new_figure, save_figure
+from tables.records import Result
 
 TEXTS = 16  # whose attention is measured, and which are continued
 SEED = 1337
@@ -136,7 +136,7 @@ def report(findings: list[Finding], folder: Path, about: Result, dataset: str) -
     figure = new_figure((4.5 * len(findings), 4))
     content = []
     for number, (title, frame, note) in enumerate(findings, 1):
-        print(f"\n{results.show(title, frame, note.splitlines())}")
+        print(f"\n{tables.show(title, frame, note.splitlines())}")
         rows = json.loads(frame.reset_index().to_json(orient="records"))
         content.append({"title": title, "rows": rows})
         axes = figure.add_subplot(1, len(findings), number, title=title)

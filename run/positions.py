@@ -3,7 +3,7 @@
     Positions(config).layers     our expression and extension of each layer
     Positions(config).ignored    the keys that nothing reads
 
-Imports (runs/huggingface.py) and `python -m tools.explain PATH` share this reading. families.toml
+Imports (run/huggingface.py) and `python -m tools.explain PATH` share this reading. families.toml
 says what each model_type takes where a config.json is silent, and which keys it reads.
 """
 
@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from configurable import UserError, read_json
+from common.errors import UserError
+from common.files import read_json
 
 TABLE = tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))
 FAMILIES = {kind: TABLE["default"] | family for kind, family in TABLE["families"].items()}

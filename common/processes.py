@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from configurable import UserError
-from runs.device import Compute
+from common.device import Compute
+from common.errors import UserError
 
 
 @dataclass(frozen=True)

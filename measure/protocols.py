@@ -8,14 +8,16 @@ windowed, or a chunk of the text in nonoverlapping.
 To add a protocol, write a function that gives its windows, and an entry of PROTOCOLS.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
-from configurable import UserError
-from data import Corpus, context, evenly
+from common.errors import UserError
+from data.batches import evenly
+from data.corpus import Corpus
+from measure import predictor
 
 MAX_WINDOWS = 64  # places of fixed_targets by default
 NUM_CHUNKS = 16  # of the text in nonoverlapping
@@ -155,9 +157,9 @@ def key_targets(corpus: Corpus, places: Places) -> np.ndarray:
     """
     # the predictor's weights are fitted on as many other places
     others = find_places(corpus, 2 * len(places.ends)).ends[len(places.ends) :]
-    lengths = [context.NEAR, places.max_length]
-    near, far = context.known_losses(corpus, places.ends, others, places.scored, lengths)
-    return context.key_targets(near, far)
+    lengths = [predictor.NEAR, places.max_length]
+    near, far = predictor.known_losses(corpus, places.ends, others, places.scored, lengths)
+    return predictor.key_targets(near, far)
 
 
 # ---- protocols
@@ -247,3 +249,20 @@ def of_text(names: Sequence[str] = ()) -> list[Protocol]:
         if name not in known:
             raise UserError(f"protocols: {name!r:.60} is none of {', '.join(known)}")
     return [known[name] for name in names or known]
+
+
+def tested_lengths(block_size: int, lengths: Iterable[int] = ()) -> list[int]:
+    """The lengths to test, in ascending order: L, and those given, else L/2, 2L, 4L ... 32L."""
+    lengths = lengths or [block_size * 2**k // 2 for k in range(7)]
+    return sorted({block_size, *lengths})
+
+
+# ---- a test
+
+
+def check_lengths(corpus: Corpus, windows: int, lengths: Sequence[int]) -> None:
+    """Raise UserError, before training, if a text is too short for a test at these lengths."""
+    if corpus.is_text:
+        places = find_places(corpus, windows)
+        for length in lengths:
+            fixed_targets(places, length)

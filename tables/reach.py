@@ -1,6 +1,6 @@
 """Tests on texts with answers: how far a model reads, and exact match.
 
-In such a text (see data/rows.py) some targets are scored. Those next to each other are one answer.
+In such a text (data/batches.py) some targets are scored. Those next to each other are one answer.
 It is right if each of them is the one that the model finds likeliest: then, and only then, would
 the model write the whole answer if it wrote it token by token, each time the likeliest. All texts
 of one size are read in one pass. For exact match every answer of a text must be right.
@@ -14,21 +14,13 @@ the longest texts that were tested, N = 32 L by default:
              in texts of its training length L; 0 if that is below 0.1
 """
 
-import hashlib
-import time
-from collections.abc import Container, Sequence
+from collections.abc import Container
 
 import numpy as np
 import pandas as pd
 
-from data import Corpus
-from data.rows import CONTENT, LEAST, ORDER, targets_of, texts_of
-from runs import protocols
-from runs.protocols import find_protocol
-from runs.records import Record
-from runs.tester import Tester
+from measure import protocols
 
-GROUPS = 64  # of texts, for the standard error of the loss
 NEAREST = 16  # tokens back, from where on the area counts
 LEARNED = 0.9  # accuracy above chance in texts of L, below which nothing is claimed
 SOLVED = 0.9  # share of texts without a mistake up to the largest size that is solved
@@ -36,133 +28,6 @@ LEGEND = """Accuracy above chance (1 is perfect) by distance, in texts of N toke
 column is the shortest distance of its octave. Exact match: share of texts without a mistake. reach:
 the largest distance with accuracy surely (95 %) above half of that at L. area: under accuracy over
 log2 distance."""
-
-
-# ---- measuring
-
-
-def measure(tester: Tester, record: Record) -> None:
-    """Fill in the record of a size: the validation texts of this size, answered."""
-    corpus = tester.corpus
-    tokens, distances = texts_of(corpus, record.length)  # (texts, T + 1) each
-    targets = targets_of(corpus, tokens, distances)  # (texts, T)
-    started = time.perf_counter()
-    nats, right = tester.answers(tokens, targets)
-    record.tokens_per_s = round(targets.size / (time.perf_counter() - started), 1)
-    fill_answers(record, nats, distances)
-    if record.nats is None or not find_protocol(record.protocol).answers:
-        return
-    meta = corpus.meta["rows"]
-    counted = count_answers(right, distances, meta["chance"])
-    record.texts = len(right)
-    record.exact = int((right == (distances > 0)).all(axis=1).sum())
-    record.accuracy = sum(counted["right"]) / sum(counted["counts"])
-    record.by_distance = {meta["kind"]: counted}
-
-
-def measure_questions(
-    record: Record,
-    corpus: Corpus,
-    kind: np.ndarray,
-    distance: np.ndarray,
-    nats: np.ndarray,
-    right: np.ndarray,
-) -> None:
-    """Fill in a record of recall, from chunks of texts with questions that were read.
-
-    All arrays are (chunks, N + 1); kind and distance are those of `data.rows.tested_chunks`.
-    """
-    fill_answers(record, nats, distance)
-    if record.nats is None:
-        return
-    record.texts = len(kind)
-    record.by_distance = {}
-    for name, number in (("content", CONTENT), ("order", ORDER)):
-        asked = np.where(kind == number, distance, 0)
-        if asked.any():
-            chance = corpus.meta["questions"][name]["chance"]
-            record.by_distance[name] = count_answers(right, asked, chance)
-
-
-def fill_answers(record: Record, nats: np.ndarray, distances: np.ndarray) -> None:
-    """Fill in the loss of answers, of groups of texts; both arrays are (texts, T + 1)."""
-    scored = distances > 0
-    record.targets = digest(distances)
-    sums = []
-    counts = []
-    for part in np.array_split(np.arange(len(nats)), min(GROUPS, len(nats))):
-        sums.append(nats[part][scored[part]].sum())
-        counts.append(scored[part].sum())
-    fill_loss(record, np.array(sums), np.array(counts))
-
-
-def fill_loss(record: Record, sums: np.ndarray, counts: np.ndarray) -> None:
-    """Fill in the mean loss and its standard error, from the summed nats and the number of targets
-    of each block, both (blocks,); or the reason why there is none.
-
-    `block_nats` are the means of the blocks if all have the same number of targets. Else they are
-    the linearised ratio estimator (delta method): their mean is the mean over targets, and their
-    standard error that of a ratio. As they are linear in nats, differences can be paired.
-    """
-    lost = np.sum(~np.isfinite(sums))
-    if lost:  # what the test found, and no error
-        record.diverged = True
-        record.reason = f"diverged: the loss is not finite in {lost} of {len(sums)} blocks"
-        return
-    record.tokens = int(counts.sum())
-    record.nats = float(sums.sum() / record.tokens)
-    share = counts * len(sums) / record.tokens  # of all targets; 1 on average
-    means = sums * len(sums) / record.tokens + record.nats * (1 - share)
-    record.block_nats = [float(f"{x:.7g}") for x in means]  # 7 digits, so that files stay small
-    record.stderr = standard_error(record.block_nats)
-
-
-def standard_error(numbers: Sequence[float]) -> float | None:
-    """The standard error of the mean of the numbers; None for a single one."""
-    return float(pd.Series(numbers).sem()) if len(numbers) > 1 else None
-
-
-def digest(targets: np.ndarray) -> str:
-    """The SHA-256 of whole numbers that identify targets: offsets, distances or tokens."""
-    return hashlib.sha256(targets.astype("<i8").tobytes()).hexdigest()
-
-
-def count_answers(right: np.ndarray, distances: np.ndarray, chance: float) -> dict:
-    """How many answers are asked for and how many are right, in bins of their distance.
-
-    Both arrays are (texts, T + 1); a token with the distance 0 is not scored.
-    """
-    scored = distances > 0
-    first = scored.copy()  # the first token of each answer
-    first[:, 1:] &= ~scored[:, :-1]
-    asked = distances[first]  # (answers,)
-    # right if each of its tokens is
-    correct = np.minimum.reduceat(right[scored], np.flatnonzero(first[scored])) > 0
-    edges = distance_bins(asked)
-    return {
-        "edges": edges,
-        "counts": np.histogram(asked, edges)[0].tolist(),
-        "right": np.histogram(asked[correct], edges)[0].tolist(),
-        "chance": chance,
-    }
-
-
-def distance_bins(asked: np.ndarray) -> list[int]:
-    """The edges of bins of half an octave, 1, 2, 3, 4, 6, 8, 12, 16, 23 ... of these distances.
-
-    Neighbours are joined, from near to far, until each bin has LEAST of them.
-    """
-    octaves = np.arange(0, int(asked.max()).bit_length() + 1, 0.5)
-    # less a little, because a power of two may come out a little too large
-    edges = np.unique(np.ceil(2**octaves - 1e-9).astype(np.int64))
-    joined = [1]
-    for edge in edges[1:].tolist():
-        if np.sum((asked >= joined[-1]) & (asked < edge)) >= LEAST:
-            joined.append(edge)
-    if len(joined) > 1:
-        joined.pop()
-    joined.append(int(edges[edges > asked.max()][0]))  # the last bin has the rest too
-    return joined
 
 
 # ---- what records show

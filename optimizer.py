@@ -1,9 +1,12 @@
-"""Muon, for the matrices of the blocks: it reaches AdamW's loss in about half the steps."""
+"""The optimizers: AdamW, and Muon for the matrices of the blocks; their learning rate."""
 
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from configurable import TrainSettings
+from model import GPT, Fused
 
 
 class Muon(torch.optim.Muon):
@@ -72,3 +75,63 @@ def orthogonalise(x: Tensor, steps: int) -> Tensor:
         polynomial = torch.baddbmm(gram, gram, gram, beta=-4.7750, alpha=2.0315)
         x = torch.baddbmm(x, polynomial, x, beta=3.4445)
     return x
+
+
+# ---- training
+
+
+def get_lr(step: int, s: TrainSettings) -> float:
+    """The learning rate of a step (counted from 0).
+
+    Linear warm-up over warmup_iters steps, cosine decay to min_lr at lr_decay_iters, then constant.
+    """
+    if not s.decay_lr:
+        return s.highest_lr
+    if step < s.warmup:
+        return s.highest_lr * (step + 1) / (s.warmup + 1)
+    lr_decay_iters = s.lr_decay_iters or s.max_iters
+    decay_ratio = min(1.0, (step - s.warmup) / max(1, lr_decay_iters - s.warmup))  # from 0 to 1
+    coeff = 0.5 * (1 + math.cos(math.pi * decay_ratio))  # from 1 to 0
+    min_lr = s.highest_lr / 20 if s.min_lr is None else s.min_lr
+    return min_lr + coeff * (s.highest_lr - min_lr)
+
+
+def configure_optimizers(
+    model: GPT, s: TrainSettings, dtype: torch.dtype | None
+) -> list[torch.optim.Optimizer]:
+    """AdamW, and Muon for the matrices of the blocks unless optimizer=adamw.
+
+    Weight decay acts on matrices and the token embedding, not on norms, biases or the parameters of
+    the position scheme. dtype is that of Muon's matrix products, None for float32.
+    """
+    fused = {layer.weight: layer.parts for layer in model.modules() if isinstance(layer, Fused)}
+    matrices = {}
+    decay = []
+    no_decay = []
+    scheme_params = []
+    for name, p in model.named_parameters():
+        if name.startswith("pos."):
+            scheme_params.append(p)
+        elif p.dim() < 2:
+            no_decay.append(p)
+        elif name.startswith("h.") and s.optimizer == "muon":
+            matrices[p] = fused.get(p, (1, [len(p)]))
+        else:
+            decay.append(p)
+    groups = [
+        {"params": decay, "weight_decay": s.weight_decay},
+        {"params": no_decay, "weight_decay": 0.0},
+        {"params": scheme_params, "weight_decay": 0.0},
+    ]
+    adamw = torch.optim.AdamW(groups, s.highest_lr, (s.beta1, s.beta2), fused=True)
+    if s.optimizer == "adamw":
+        return [adamw]
+    return [adamw, Muon(matrices, s.highest_lr, s.weight_decay, dtype or torch.float32)]
+
+
+def forget_parameters(optimizer: torch.optim.Optimizer, forgotten: set[nn.Parameter]) -> None:
+    """Take parameters out of an optimizer, with what it has summed up for them."""
+    for group in optimizer.param_groups:
+        group["params"] = [p for p in group["params"] if p not in forgotten]
+    for p in forgotten:
+        optimizer.state.pop(p, None)

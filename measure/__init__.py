@@ -1,0 +1,1 @@
+"""What is measured on a model: protocols, questions, its scheme examined, its loss diagnosed."""

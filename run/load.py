@@ -1,0 +1,220 @@
+"""Runs that are loaded: from a folder, or from a model of Hugging Face."""
+
+import hashlib
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from common.device import Compute, pick
+from common.errors import UserError
+from common.files import mixed_seed
+from configurable import (
+    RESULT,
+    GPTConfig,
+    TrainSettings,
+    setting_values,
+)
+from data import batches
+from data.corpus import OF_TOKENS, Corpus, load_corpus
+from model import GPT
+from run.checkpoint import load_checkpoint, save_checkpoint
+from run.folder import RunFolder, SavedSettings, corpus_digests
+from run.huggingface import check_tokenizer, is_huggingface, load_model
+from scheme import OWN_FILE
+from tables.records import Result
+
+# ---- a run in memory
+
+
+@dataclass
+class Run:
+    """A model, the settings that it is trained with, and its folder.
+
+    `settings` are final: the scheme in canonical form, the size that of the model. `config` is the
+    content of config.json. `step` is the number of steps taken, `digest` that in the name
+    of the file that the weights come from, `saved` the content of that file if training resumes.
+    `first_token` begins every window in a test of a pretrained model whose tokenizer adds one.
+    """
+
+    folder: Path
+    settings: TrainSettings
+    model: GPT
+    compute: Compute
+    config: dict
+    step: int = 0
+    digest: str = ""
+    saved: dict | None = None
+    first_token: int | None = None
+
+    def __repr__(self) -> str:
+        s = self.settings
+        return (
+            f"Run {self.folder}, step {self.step} of {s.max_iters}\n"
+            f"{self.model.parameter_count:,} parameters; {self.model.pos.describe()}\n"
+            f"trained on {s.dataset} at L = {s.block_size}"
+        )
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens trained on so far."""
+        return self.step * self.settings.tokens_per_step
+
+    @property
+    def data_seed(self) -> int:
+        """The seed of the order of its data; each fine-tune of a chain has its own."""
+        trainings = len(self.config["train_lengths"])
+        return self.settings.seed if trainings == 1 else mixed_seed(self.settings.seed, trainings)
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        """The corpus that it is trained on; UserError if its vocabulary has changed since."""
+        corpus = load_corpus(self.settings.dataset)
+        if not corpus.fits(self.model.config.vocab_size):
+            raise UserError(
+                f"{corpus.name} has another vocabulary than the model of {self.folder}: name the "
+                "--dataset that it was trained on, or make that corpus again as it was"
+            )
+        return corpus
+
+    def save(self, optimizers: list[torch.optim.Optimizer], scaler: torch.amp.GradScaler) -> None:
+        """Write a checkpoint of its training."""
+        state = {
+            "model": self.model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+            "scaler": scaler.state_dict(),
+            "step": self.step,
+            "gpt": asdict(self.model.config),
+        }
+        self.digest = save_checkpoint(self.folder, state)
+
+
+def load_run(
+    folder: str | Path, device: str = "auto", dtype: str = "auto", pos_file: str = ""
+) -> Run:
+    """Load the trained model of a run folder, in eval mode; dtype is by default that of the run.
+
+    UserError if it is missing or damaged, or if a file that defines its scheme has changed. A run
+    with a scheme of the user's own is loaded only if `pos_file` names its file again, because that
+    is code.
+    """
+    opened = RunFolder(Path(folder))
+    folder = opened.path
+    config = opened.config
+    if OWN_FILE in config["files_sha256"] and not pos_file:
+        raise UserError(
+            f"{folder} was trained with a scheme of your own; loading it runs that code: "
+            f"type --pos_file={folder / OWN_FILE} if you trust it"
+        )
+    changed = opened.changed_files(pos_file)
+    if changed:
+        advice = "bring the file back"
+        if pos_file:
+            advice = f"name the copy in the run, --pos_file={folder / OWN_FILE}"
+        raise UserError(
+            f"{folder}: {changed[0]}, so its weights belong to another formula: {advice}, or train "
+            "again with --overwrite=True"
+        )
+    state = load_checkpoint(folder)
+    if state is None:
+        raise UserError(f"{folder} holds no checkpoint yet: train it first")
+    compute = pick(device, opened.kept_dtype(dtype))
+    model = GPT(GPTConfig(**state["gpt"]), pos_file, folder)
+    model.load_state_dict(state["model"])
+    model = compute.place(model).eval()
+    settings = SavedSettings(**config["settings"])
+    return Run(folder, settings, model, compute, config, state["step"], state["digest"])
+
+
+def open_model(name: str, settings: Any, first_token: bool = False) -> Run:
+    """Load a model to test by its name on the command line: a run folder, or a Hugging Face folder
+    or name. Of `settings`, device, dtype, dataset and pos_file are used.
+
+    With `first_token`, windows will begin with the token that its tokenizer puts first, if any.
+    """
+    if not is_huggingface(name):
+        return load_run(name, settings.device, settings.dtype, settings.pos_file)
+    if not settings.dataset:
+        raise UserError(f"{name} is a Hugging Face model: name a corpus of its tokens by --dataset")
+    first = check_tokenizer(name, load_corpus(settings.dataset))
+    if not first_token:
+        first = None
+    model = load_model(name)
+    digest = hashlib.sha256()
+    if first is not None:
+        digest.update(b"%d" % first)  # measured as another model
+    for weight in model.state_dict().values():
+        digest.update(weight.contiguous().view(torch.uint8).numpy())
+    checkpoint = digest.hexdigest()[:16]
+    compute = pick(settings.device, settings.dtype)
+    shape = asdict(model.config)
+    del shape["vocab_size"], shape["first_length"]
+    s = TrainSettings(init_from=name, dataset=settings.dataset, max_iters=0, **shape)
+    train_lengths = list(dict.fromkeys([model.config.first_length, s.block_size]))
+    config = {"dtype": compute.dtype_name, "train_lengths": train_lengths}
+    folder = Path("out", "tests", f"{Path(name).resolve().name}-{checkpoint[:10]}")
+    model = compute.place(model).eval()
+    return Run(folder, s, model, compute, config, digest=checkpoint, first_token=first)
+
+
+def run_corpus(run: Run, dataset: str = "") -> Corpus:
+    """The corpus to test a run on, by default its own; UserError if it has another tokenizer."""
+    trained = run.corpus
+    corpus = load_corpus(dataset or trained.name)
+    corpus.verify("val")
+    digests = run.config.get("corpus_sha256")  # a Hugging Face model has none
+    if corpus.name == trained.name and digests not in (None, corpus_digests(corpus)):
+        raise UserError(
+            f"{corpus.name} has changed since {run.folder} was trained on it: make it as it was, "
+            "or give the new text another name"
+        )
+    for key in OF_TOKENS:
+        if corpus.meta.get(key) != trained.meta.get(key):
+            raise UserError(
+                f"{corpus.name} has another tokenizer than {trained.name}, which {run.folder} was "
+                "trained on: prepare its text with the same --tokenizer"
+            )
+    return corpus
+
+
+# ---- a run to train
+
+
+def training_corpus(settings: TrainSettings) -> Corpus:
+    """The corpus to train on; UserError, before anything is computed, if it is too short."""
+    corpus = load_corpus(settings.dataset)
+    length = settings.block_size
+    batches.check_length(corpus, length)
+    for name, tokens in (("training", corpus.train), ("validation", corpus.val)):
+        if len(tokens) <= length:
+            raise UserError(
+                f"the {name} split of {corpus.name} has only {len(tokens)} tokens; "
+                f"lower block_size = {length} or add text"
+            )
+    corpus.tokenizer.decode([])  # fails now, rather than in the test, if there is no tokenizer
+    corpus.verify()
+    return corpus
+
+
+def describe_run(run: Run) -> Result:
+    """What a Result says of a run, with the extension that is active now."""
+    s = run.settings
+    config = run.model.config
+    files = run.config.get("files_sha256", {})  # a Hugging Face model has none
+    is_dropped = s.drop_pos > 0 and config.pos == "nope"
+    return Result(
+        pos=f"{s.pos} (dropped)" if is_dropped else s.pos,
+        seed=s.seed,
+        block_size=s.block_size,
+        max_iters=s.max_iters,
+        settings=setting_values(s, *RESULT),
+        extend=run.model.pos.extend_text,
+        first_length=config.first_length,
+        scheme_files=" ".join(f"{name}:{files[name][:6]}" for name in sorted(files)),
+        step=run.step,
+        checkpoint=run.digest[:16],
+        tokens_trained=run.tokens,
+        parameters=run.model.parameter_count,
+    )

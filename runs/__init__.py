@@ -1,1 +1,0 @@
-"""Run folders, checkpoints, devices, results, figures."""

@@ -1,0 +1,192 @@
+"""Tables of records, as text, Markdown, LaTeX, CSV or JSON."""
+
+from collections.abc import Iterable
+
+import pandas as pd
+
+from common.errors import UserError
+from measure import protocols
+from tables import reach
+from tables.records import Result, rows_of, select, to_csv
+from tables.statistics import doubts, extension_gains, length_table, over_seeds
+
+# the columns of `over_seeds` that are tables of their own, after the mean, with their titles
+SPREAD = {
+    "sd": "standard deviation over seeds",
+    "difference": "difference from the first, mean over the seeds that both have",
+    "error": "half of the 95 % t-interval of the difference",
+}
+
+
+# ---- tables
+
+
+def show(
+    title: str,
+    frame: pd.DataFrame,
+    notes: Iterable[str] = (),
+    format: str = "text",
+    digits: int = 4,
+) -> str:
+    """A frame as "text", "md" or "tex" (booktabs) with its title and notes, or as "csv" or "json".
+
+    An index without a name is left out; a missing number is an empty cell.
+    """
+    if any(frame.index.names):
+        frame = frame.reset_index()
+    if format == "csv":
+        return to_csv(frame)
+    if format == "json":
+        return frame.to_json(orient="records", indent=1)
+    numbers = {"na_rep": "", "float_format": f"{{:.{digits}f}}".format}
+    if format == "text":
+        table = frame.to_string(index=False, **numbers)
+        return "\n".join([title, "", table, "", *notes]).rstrip()
+    if format == "md":
+        lines = frame.to_csv(sep="\t", index=False, **numbers).replace("|", "\\|").splitlines()
+        lines.insert(1, "\t".join(["---"] * frame.shape[1]))
+        table = "\n".join("| " + line.replace("\t", " | ") + " |" for line in lines)
+        return "\n\n".join([title, table, *notes])
+    columns = "l" + "r" * (frame.shape[1] - 1)
+    table = frame.to_latex(index=False, escape=True, column_format=columns, **numbers)
+    table = table.replace("|", "$|$").replace("& -", "& $-$").replace("±", r"$\pm$")
+    # three lengths fit a column of 3.25 inches
+    table = table.replace(r"\begin", r"\footnotesize\setlength{\tabcolsep}{3pt}\begin")
+    comments = "\n".join([title, *notes]).replace("\n", "\n% ")
+    return f"% {comments}\n{table}"
+
+
+def tables(rows: pd.DataFrame, format: str = "text", lengths: Iterable[int] = ()) -> str:
+    """The tables of selected rows: for one run by length, for several by scheme, over seeds.
+
+    `lengths` are those to show, by default all tested lengths. In "tex" the losses are one table,
+    as papers print it. "csv" and "json" give the rows. UserError for a length that was not tested.
+    """
+    measured = set(rows.length)
+    if not measured.issuperset(lengths):
+        raise UserError(f"eval_lengths: only {sorted(measured)} were tested")
+    lengths = lengths or measured
+    if format in ("csv", "json"):
+        return show("", rows[rows.length.isin(lengths)], format=format)
+    where = f"{rows.dataset.iloc[0]}, trained at L = {rows.block_size.iloc[0]}"
+    shown = []
+
+    # answers, by run
+    is_answer = reach.has_answers(rows)
+    parts = {}
+    notes = [reach.LEGEND]
+    for (label, seed), run in rows[is_answer].groupby(["label", "seed"], sort=False):
+        tested = reach.answered(run)
+        parts[f"{label} s={seed}"] = reach.table(tested)
+        notes.append(f"{label} s={seed}: {reach.verdict(tested)}")
+    if parts:
+        notes += notes_of(rows[is_answer])
+        table = pd.concat(parts, names=["scheme"])
+        shown.append(show(f"{where}; answers", table, notes, format, digits=2))
+
+    # losses
+    rows = rows[~is_answer]
+    if rows.empty:
+        return shown[0]
+    title = f"{where}; nats per {rows.unit.iloc[0]}"
+    notes = notes_of(rows)
+    runs = rows.groupby(["label", "seed"], sort=False)
+    schemes = over_seeds(rows[rows.length.isin(lengths)])
+    one_seed = len(runs) == rows.label.nunique()
+    if one_seed:
+        for (label, _), run in runs:
+            doubt = doubts(run)
+            if doubt:
+                notes.append(f"{label}: {doubt}")
+    if len(runs) == 1:
+        table = length_table(rows).drop(columns=["far", "far_stderr"]).query("N in @lengths")
+        table = table.dropna(axis="columns", how="all")
+        notes = [*legend(rows, table), *notes]
+        table = table.rename(columns={"stderr": "± stderr", "gain_stderr": "± paired"})
+        title = f"{rows.label.iloc[0]} on {title}"
+        shown.append(show(title, table, notes, format))
+    elif schemes.empty:  # only protocols that are not compared over seeds
+        shown += [tables(run, format, lengths) for _, run in runs]
+    else:
+        for protocol, of_protocol in schemes.groupby("protocol", sort=False):
+            heading = f"{title}; {protocol} by test length N"
+            if not one_seed:
+                heading += ", mean over seeds; inf: a test diverged"
+            if format == "tex":
+                shown.append(paper_table(of_protocol, heading, notes))
+            else:
+                shown.append(seed_tables(of_protocol, heading, notes, format))
+    return "\n\n".join(shown)
+
+
+def legend(rows: pd.DataFrame, table: pd.DataFrame) -> list[str]:
+    """The lines that explain the columns of a `length_table` of these rows."""
+    lines = []
+    for protocol in protocols.PROTOCOLS:
+        lines += [line for column, line in protocol.columns.items() if line and column in table]
+    for protocol in protocols.PROTOCOLS:
+        measured = rows[(rows.protocol == protocol.name) & rows.nats.notna()]
+        if protocol.counted and len(measured):
+            lines.append(protocol.counted.format(n=int(measured.tokens.iloc[0])))
+    return lines
+
+
+def seed_tables(schemes: pd.DataFrame, title: str, notes: Iterable[str], format: str) -> str:
+    """The columns of `over_seeds` or `extension_gains` as tables, with a column for each length."""
+    means = wide(schemes, "mean")
+    if schemes.seeds.max() > 1:
+        means.insert(0, "seeds", schemes.groupby("label").seeds.max())
+    shown = [show(title, means, notes, format)]
+    for column, heading in SPREAD.items():
+        if column in schemes and schemes[column].notna().any():
+            shown.append(show(heading, wide(schemes, column).dropna(how="all"), format=format))
+    return "\n\n".join(shown)
+
+
+def paper_table(schemes: pd.DataFrame, title: str, notes: Iterable[str]) -> str:
+    """`over_seeds` in LaTeX as papers print it: a line for each label, a column for each length."""
+    means = schemes["mean"].map("{:.3f}".format).replace({"nan": "n/a", "inf": "diverged"})
+    halves = schemes.half.map(" ± {:.3f}".format).where(schemes.half.notna(), "")
+    seeds = schemes.groupby("label", sort=False).seeds.max()
+    lines = ["±: half of the 95 % t-interval of the mean, from three seeds on"]
+    lines.append("seeds: " + ", ".join(f"{label} {n}" for label, n in seeds.items()))
+    longest = schemes[schemes.length == schemes.length.max()]
+    for row in longest[longest.error.notna()].itertuples():
+        lines.append(
+            f"{row.label} minus {schemes.label[0]} at {row.length}, paired over seeds: "
+            f"{row.difference:+.4f} ± {row.error:.4f}"
+        )
+    return show(title, wide(schemes.assign(cells=means + halves), "cells"), [*lines, *notes], "tex")
+
+
+def notes_of(rows: pd.DataFrame) -> list[str]:
+    """The lines below a table: the notes of its rows, and why a run has no loss."""
+    reasons = rows[rows.reason != ""].drop_duplicates("run")  # longer texts have no loss either
+    notes = rows.assign(note=rows.note.str.split("; ")).explode("note")
+    notes = notes[notes.note != ""].drop_duplicates(["run", "note"])
+    if rows.run.nunique() > 1:  # a note on one run alone is printed below its own table
+        notes = notes[notes.duplicated("note", keep=False)]
+    notes = pd.concat([reasons.assign(note=reasons.reason), notes])
+    lines = []
+    for note, labels in notes.groupby("note", sort=False).label.unique().items():
+        lines.append(f"{', '.join(labels)}: {note}")
+    if rows.dtype[rows.dtype != ""].nunique() > 1:
+        lines.append("rows of different number formats are compared")
+    return lines
+
+
+def wide(table: pd.DataFrame, column: str) -> pd.DataFrame:
+    """One column of a long table as lines of labels, in the same order, and columns of lengths."""
+    cells = table.pivot(index="label", columns="length", values=column)
+    return cells.reindex(table.label.unique()).rename_axis(index="scheme", columns=None)
+
+
+def run_table(result: Result) -> str:
+    """The table of one run."""
+    return tables(select(rows_of({"": result})))
+
+
+def extension_table(rows: pd.DataFrame) -> str:
+    """`extension_gains` as tables, a column for each length."""
+    title = f"{rows.pos.iloc[0]} on {rows.dataset.iloc[0]}: gain over cropping to L, nats"
+    return seed_tables(extension_gains(rows), title, notes_of(rows), "text")
