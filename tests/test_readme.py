@@ -21,7 +21,7 @@ from data.corpus import load_corpus
 from run.load import load_run
 from scheme import Catalogue, Scheme
 from tables.records import load_rows
-from tools import board, compare, counts, docs
+from tools import board, compare, docs
 from tools.explain import ExplainSettings
 
 ROOT = Path(configurable.__file__).resolve().parent
@@ -286,13 +286,3 @@ def test_papers_are_compared_with_rows_of_ones_own(monkeypatch, capsys, tmp_path
     for words in (["alibi", f"--rows={path}"], ["alibii"]):
         with pytest.raises(UserError, match="have the same seed|there are alibi, nope, randomized"):
             compared(monkeypatch, capsys, *words)
-
-
-def test_readers_that_look_at_no_meaning_answer_as_the_page_says():
-    """Of a row by hand: name 0 gets 1, name 1 gets 3, name 2 gets 3, and each is asked for."""
-    questions = {"first": 260, "end": 263, "trained": 4}
-    tokens = np.array([0, 263 + 1, 263 + 4 + 3, 263 + 8 + 3, 260, 257, 9, 260, 257, 262, 259])
-    given = counts.read(tokens, questions, np.random.default_rng(0))
-    assert [given["last"][k] for k in (5, 8, 10)] == [3, 3, 3]
-    assert [given["commonest"][k] for k in (5, 8, 10)] == [3, 3, 3]
-    assert given["window"][5] == 1  # later it is out of sight: a guess
