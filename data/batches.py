@@ -1,4 +1,6 @@
-"""Corpora of texts with answers: independent texts in which only some tokens are scored.
+"""What is read in training and in tests: sequences of a text, and texts with answers.
+
+In a text with answers only some tokens are scored, and it has nothing to do with the one before.
 
 data/recall, data/tasks, data/needles and data/digits make them. Besides the usual files there are
 train_answers.npy and val_answers.npy: for each token, how far back its answer is, or 0 if it is not

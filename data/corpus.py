@@ -1,4 +1,4 @@
-"""Corpora: making, storing, reading and cutting them into training sequences.
+"""Corpora: making, storing and reading them.
 
 To train on your own texts, no code is needed: `python data/text/prepare.py --name=NAME PATH...`. To
 add a corpus to the project, write data/NAME/prepare.py with a function `prepare(folder)` that

@@ -1,4 +1,4 @@
-"""A run: its folder, its config.json and its checkpoints.
+"""Checkpoints: saved and loaded, whole or not at all.
 
 A checkpoint is `ckpt-STEP-DIGEST.pt`. DIGEST is the first 16 digits of the SHA-256 of its content,
 so damage is noticed. The two newest are kept. A file gets its name only once it is complete, so a

@@ -4,7 +4,6 @@ import hashlib
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -14,6 +13,7 @@ from common.files import mixed_seed
 from configurable import (
     RESULT,
     GPTConfig,
+    MeasureSettings,
     TrainSettings,
     setting_values,
 )
@@ -128,7 +128,9 @@ def load_run(
     return Run(folder, settings, model, compute, config, state["step"], state["digest"])
 
 
-def open_model(name: str, settings: Any, first_token: bool = False) -> Run:
+def open_model(
+    name: str, settings: MeasureSettings | TrainSettings, first_token: bool = False
+) -> Run:
     """Load a model to test by its name on the command line: a run folder, or a Hugging Face folder
     or name. Of `settings`, device, dtype, dataset and pos_file are used.
 

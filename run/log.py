@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 
 import attention
@@ -159,7 +160,7 @@ def open_wandb(folder: Path, s: LogSettings, config: dict, run_id: str | None = 
         ) from None
 
 
-def log_comparison(settings: LogSettings, rows: Any, folder: Path) -> None:
+def log_comparison(settings: LogSettings, rows: pd.DataFrame, folder: Path) -> None:
     """Log a comparison as a wandb run of its own, if wandb_log is set: for each protocol a chart of
     the mean of each label against N, and the selected rows as rows.csv in an artifact.
     """

@@ -1,4 +1,9 @@
-"""What can be concluded from records: of one run, and of schemes over seeds."""
+"""What can be concluded from records: of one run, and of schemes over seeds.
+
+Records are compared only if they were measured on the same targets of the same text. Windows and
+seeds are never pooled: the error of a difference within a run comes from its windows, that of a
+difference between schemes from their seeds.
+"""
 
 import math
 from collections.abc import Sequence
