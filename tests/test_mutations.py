@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ["common", "zoo", "runs", "tools", "tests", "data", "config"]
+FOLDERS = ["common", "zoo", "run", "measure", "tables", "tools", "tests", "data", "config"]
 # a file, and the tests that must fail: their file and what pytest's -k selects; then a line of the
 # file, and what it becomes
 MISTAKES = """
