@@ -29,7 +29,6 @@ a record says how many, `without_bytes`. A space that a tokenizer puts before a 
 import copy
 import os
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import replace
@@ -43,60 +42,22 @@ from common import device
 from common.errors import UserError, run_program
 from configurable import RESULT, EvaluateSettings, MeasureSettings, configure, setting_values
 from measure import diagnose
+from measure.extrapolation import extrapolation
 from measure.protocols import (
     find_places,
     fixed_targets,
     of_text,
     tested_lengths,
 )
-from measure.questions import answer_records, question_records
 from measure.tester import Tester, new_record
-from measure.text import text_records
 from run.folder import lock_folder, named_folders
 from run.huggingface import is_huggingface
 from run.load import Run, describe_run, open_model, run_corpus
 from run.log import log_comparison
 from scheme import Catalogue, Scheme
-from tables import statistics, tables
+from tables import tables
 from tables.figures import plot_rows, plot_run
 from tables.records import Result, load_result, load_rows, rows_of, select, update_result
-
-
-def extrapolation(
-    tester: Tester,
-    about: Result,
-    lengths: Sequence[int],
-    windows: int,
-    names: Sequence[str] = (),
-) -> Result:
-    """Test a model by every protocol at every length, and print a line for each record.
-
-    `about` is from `describe_run`, `lengths` and `windows` are as in the settings, `names` are
-    those of protocols of text, by default all. The model is put into eval mode.
-    """
-    corpus = tester.corpus
-    started = time.perf_counter()
-    tester.model.eval()
-    if "rows" in corpus.meta:
-        measured = answer_records(tester, about, lengths)
-    elif "questions" in corpus.meta:
-        measured = question_records(tester, about, lengths, windows)
-    else:
-        measured = text_records(tester, about, lengths, windows, of_text(names))
-    records = []
-    for record in measured:
-        text = record.reason or f"{record.nats:.4f} nats per {corpus.unit}"
-        print(f"{record.protocol} at {record.length}: {text}")
-        records.append(record)
-    at_L = {record.protocol: record for record in records if record.length == about.block_size}
-    for record in records:
-        if record.protocol in at_L:
-            difference = statistics.paired(record, at_L[record.protocol])
-            if difference:
-                record.stderr_vs_L = difference[1]
-    seconds = round(time.perf_counter() - started, 1)
-    return replace(about, unit=corpus.unit, records=records, seconds=seconds)
-
 
 # ---- runs
 

@@ -635,12 +635,12 @@ class Logn(Piece):
     def __init__(self, shape: Shape):
         super().__init__()
         self.length = shape.first_length
-        self.trained = shape.extends
+        self.extends_model = shape.extends
 
     def temperature(self, index):
         """ln(i + 1) / ln(L), (T,)."""
         factors = torch.log(index + 1) / math.log(self.length)
-        return factors.clamp(min=1.0) if self.trained else factors
+        return factors.clamp(min=1.0) if self.extends_model else factors
 
 
 # ---- extensions of trained models

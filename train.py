@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-import evaluate
 from common import device
 from common.errors import UserError, run_program
 from common.files import mixed_seed
@@ -29,6 +28,7 @@ from data import batches
 from data.corpus import Corpus
 from measure import protocols
 from measure.examine import errors_named, examine
+from measure.extrapolation import extrapolation
 from measure.tester import Tester
 from model import GPT
 from optimizer import configure_optimizers, forget_parameters, get_lr
@@ -224,7 +224,8 @@ def train(run: Run, processes: Processes, log: Log) -> None:
 
     The first SIGINT (Ctrl-C), SIGTERM or SIGUSR1 saves after the current step and ends the program;
     the same command resumes from there. A second one ends it at once, which is safe: a checkpoint
-    appears whole or not at all. During the test that follows, Ctrl-C is handled by `run_program`.
+    appears whole or not at all. A test on the way is finished first. In the test that follows,
+    Ctrl-C is handled by `run_program`.
     """
     s = run.settings
     model = run.model
@@ -376,7 +377,7 @@ def test(run: Run, processes: Processes) -> Result:
     tester = Tester(run.model, run.corpus, run.compute, processes)
     s = run.settings
     about = load.describe_run(run)
-    result = evaluate.extrapolation(tester, about, s.eval_lengths, s.eval_windows)
+    result = extrapolation(tester, about, s.eval_lengths, s.eval_windows)
     if processes.is_master:
         result = update_result(run.folder, result)
     return result

@@ -10,7 +10,7 @@ class UserError(ValueError):
     """A mistake that the user can correct. Its text says what is wrong, where, and what to do."""
 
 
-# ---- programs, seeds and files
+# ---- programs
 
 
 def run_program(main: Callable) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Questions answered by a model, with the distance and the kind of each."""
+"""Records of corpora with answers: of texts of each size, and of questions by their distance."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ GROUPS = 64  # of texts, for the standard error of the loss
 # ---- measuring
 
 
-def measure(tester: Tester, record: Record) -> None:
+def fill_size(tester: Tester, record: Record) -> None:
     """Fill in the record of a size: the validation texts of this size, answered."""
     corpus = tester.corpus
     tokens, distances = texts_of(corpus, record.length)  # (texts, T + 1) each
@@ -47,7 +47,7 @@ def measure(tester: Tester, record: Record) -> None:
     record.by_distance = {meta["kind"]: counted}
 
 
-def measure_questions(
+def fill_recall(
     record: Record,
     corpus: Corpus,
     kind: np.ndarray,
@@ -145,21 +145,24 @@ def question_records(
             continue
         nats, right = tester.answers(tokens, targets_of(corpus, tokens, kind))
         record.attention = tester.model.path_of(length)
-        measure_questions(record, corpus, kind, distance, nats, right)
+        fill_recall(record, corpus, kind, distance, nats, right)
         yield record
         is_text = kind == BYTE
         if is_text.any():
-            of_text = new_record(tester, about, "fixed_targets", length, windows)
-            of_text.attention = record.attention
-            of_text.targets = digest(tokens[is_text])  # equal at every length
+            text_record = new_record(tester, about, "fixed_targets", length, windows)
+            text_record.attention = record.attention
+            text_record.targets = digest(tokens[is_text])  # equal at every length
             text_nats = nats[is_text]
             text_documents = np.repeat(documents, is_text.sum(axis=1))  # of each target
             _, blocks = np.unique(text_documents, return_inverse=True)
             counts = np.bincount(blocks)
-            of_text.documents = len(counts)
-            fill_loss(of_text, np.bincount(blocks, text_nats), counts)
-            fill_bytes(of_text, text_nats.sum(), len(text_nats))  # a target of this text is a byte
-            yield of_text
+            text_record.documents = len(counts)
+            fill_loss(text_record, np.bincount(blocks, text_nats), counts)
+            # a target of this text is a byte
+            fill_bytes(
+                text_record, text_nats.sum(), len(text_nats)
+            )  # a target of this text is a byte
+            yield text_record
 
 
 def answer_records(tester: Tester, about: Result, lengths: Sequence[int]) -> Iterator[Record]:
@@ -170,7 +173,7 @@ def answer_records(tester: Tester, about: Result, lengths: Sequence[int]) -> Ite
         record.trained_size = meta["trained"]
         try:
             tester.model.pos.check_length(width - 1)
-            measure(tester, record)
+            fill_size(tester, record)
             record.attention = tester.model.path_of(width - 1)
         except UserError as error:
             record.reason = str(error)

@@ -255,13 +255,13 @@ class RunFolder:
         config = self.config
         changes = self.changed_files(s.pos_file)
         asked = setting_values(s, *RESULT) | {"dtype": self.kept_dtype(s.dtype)}
-        trained = config["settings"] | {"dtype": config["dtype"]}
+        saved = config["settings"] | {"dtype": config["dtype"]}
         if not s.drop_pos:
             del asked["max_iters"]
         if s.pos_file or OWN_FILE not in config["files_sha256"]:
             del asked["pos_file"]  # its name may differ: what is in the files is compared above
         for name, value in asked.items():
-            other = trained[name]
+            other = saved[name]
             if value != other:
                 changes.append(f"{name}: {other!r:.60} in the folder, {value!r:.60} asked for")
         if not changes and config["corpus_sha256"] != corpus_digests(load_corpus(s.dataset)):

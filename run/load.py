@@ -163,19 +163,19 @@ def open_model(
 
 def run_corpus(run: Run, dataset: str = "") -> Corpus:
     """The corpus to test a run on, by default its own; UserError if it has another tokenizer."""
-    trained = run.corpus
-    corpus = load_corpus(dataset or trained.name)
+    own = run.corpus
+    corpus = load_corpus(dataset or own.name)
     corpus.verify("val")
     digests = run.config.get("corpus_sha256")  # a Hugging Face model has none
-    if corpus.name == trained.name and digests not in (None, corpus_digests(corpus)):
+    if corpus.name == own.name and digests not in (None, corpus_digests(corpus)):
         raise UserError(
             f"{corpus.name} has changed since {run.folder} was trained on it: make it as it was, "
             "or give the new text another name"
         )
     for key in OF_TOKENS:
-        if corpus.meta.get(key) != trained.meta.get(key):
+        if corpus.meta.get(key) != own.meta.get(key):
             raise UserError(
-                f"{corpus.name} has another tokenizer than {trained.name}, which {run.folder} was "
+                f"{corpus.name} has another tokenizer than {own.name}, which {run.folder} was "
                 "trained on: prepare its text with the same --tokenizer"
             )
     return corpus

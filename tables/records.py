@@ -67,7 +67,7 @@ class Record(Question):
     nats: Number = None  # per target, the mean; None: see reason
     stderr: Number = None  # its standard error, nats
     stderr_vs_L: Number = None  # that of the paired difference to length L, nats
-    block_nats: list | None = None  # the mean of each block; see answers.fill_loss
+    block_nats: list | None = None  # the mean of each block; see measure.tester.fill_loss
     tokens: Count = None  # the number of targets
     perplexity: Number = None
     bits_per_byte: Number = None  # of the targets that stand for text
@@ -77,7 +77,7 @@ class Record(Question):
     texts: Count = None
     exact: Count = None  # texts without a mistake
     accuracy: Number = None  # the share of answers that are right
-    by_distance: dict | None = None  # {kind of question: bins}; see answers.count_answers
+    by_distance: dict | None = None  # {kind of question: bins}; see measure.questions.count_answers
 
 
 @dataclass

@@ -53,7 +53,7 @@ MOMENTS = {
     "before an old one is deleted": [(Path, "unlink", dying(Path.unlink, 1, "ckpt-4"))],
     "while config.json is written": [(os, "replace", dying(os.replace, 1, "config.json"))],
     "after a line of the log": [(log.Log, "write", dying(log.Log.write, 3, after=True))],
-    "in the test": [(train.evaluate, "extrapolation", dying(train.evaluate.extrapolation, 1))],
+    "in the test": [(train, "extrapolation", dying(train.extrapolation, 1))],
     "before the result is there": [(os, "replace", dying(os.replace, 1, "extrapolation.json"))],
 }
 WORDS = ["--pos=randomized(max=64) + rope", "--dropout=0.2", "--eval_interval=2"]

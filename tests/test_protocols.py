@@ -59,7 +59,7 @@ def test_a_protocol_of_one_entry_is_measured_tabled_drawn_and_needed_to_finish(m
     assert "mine: of four places alone\n" in said and "\nmine has 128 targets\n" in said
     assert finished_result()
     with monkeypatch.context() as patch:  # a finished run is not tested again
-        patch.delattr(evaluate, "extrapolation")
+        patch.delattr(train, "extrapolation")
         assert call(train, *words, "--seed=1", "--out_dir=s1") == 0
 
     rows = select(load_rows(["s1", "s2"]))

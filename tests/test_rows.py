@@ -20,7 +20,7 @@ from data import batches
 from data import corpus as data
 from data.corpus import OFFLINE, TASKS, load_corpus, new_folder, write_corpus
 from data.tasks import mqar
-from measure.questions import fill_answers, measure
+from measure.questions import fill_answers, fill_size
 from tables import statistics
 from tables.records import Record
 
@@ -354,7 +354,7 @@ def test_of_mqar_the_answer_is_read_where_it_was_written_and_nowhere_else(folder
 
     def accuracy(read):
         record = Record("recall", 16)
-        measure(evaluate.Tester(Reader(read), corpus), record)
+        fill_size(evaluate.Tester(Reader(read), corpus), record)
         return record.accuracy
 
     assert accuracy(by_key) == 1

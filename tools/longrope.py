@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from tqdm import trange
 
-import evaluate
 from common import device
 from common.errors import UserError, run_program
 from common.files import write_json
 from configurable import Count, MeasureSettings, configure, setting
 from measure import text
+from measure.protocols import find_places
 from measure.tester import Tester
 from run.folder import lock_folder, named_folders, provenance
 from run.load import Run, open_model, run_corpus
@@ -75,7 +75,7 @@ def evolve(
 def search(run: Run, settings: SearchSettings) -> None:
     """Search longrope's factors for one run and write them to longrope-FACTOR.json in its folder.
 
-    They are chosen by `evaluate.tuning_loss`, on targets that no test uses, and then compared with
+    They are chosen by `tuning_loss`, on targets that no test uses, and then compared with
     pi, ntk and yarn on the targets of the test.
     """
     factor = settings.factor
@@ -109,7 +109,7 @@ def search(run: Run, settings: SearchSettings) -> None:
         return text.tuning_loss(tester, total, settings.eval_windows)
 
     best, searched = evolve(list(starts.values()), loss, factor, settings.rounds)
-    places = evaluate.find_places(corpus, settings.eval_windows)
+    places = find_places(corpus, settings.eval_windows)
     unseen = {}  # losses of each on the targets of the test
     for name, divisors in {**starts, "search": best}.items():
         longrope.long.copy_(torch.tensor(divisors))
