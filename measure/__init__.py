@@ -1,1 +1,1 @@
-"""What is measured on a model: protocols, questions, its scheme examined, its loss diagnosed."""
+"""What is measured on a model: by protocols, by questions; a scheme examined, a loss diagnosed."""
