@@ -1,1 +1,1 @@
-"""Text as tokens: a folder for each corpus, each with its prepare.py."""
+"""Text as tokens: corpora, tokenizers, batches, downloads; and a folder for each corpus."""

@@ -1,1 +1,1 @@
-"""What records say: statistics, tables, figures."""
+"""Records of what was measured, and what they show: statistics, tables, figures."""
