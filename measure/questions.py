@@ -159,9 +159,7 @@ def question_records(
             text_record.documents = len(counts)
             fill_loss(text_record, np.bincount(blocks, text_nats), counts)
             # a target of this text is a byte
-            fill_bytes(
-                text_record, text_nats.sum(), len(text_nats)
-            )  # a target of this text is a byte
+            fill_bytes(text_record, text_nats.sum(), len(text_nats))
             yield text_record
 
 
