@@ -1,7 +1,7 @@
 """The settings of all programs: defaults, overridden by config files, then by --name=value.
 
 The dataclasses below are the only source of --help, of the checks (by pydantic) and of
-docs/settings.md. This module does not import torch, so that --help is fast.
+docs/settings.md. This module imports no torch.
 """
 
 import ast
@@ -396,7 +396,7 @@ class AblateSettings(TrainSettings):
     )
     out_dir: str = setting("", "folder of table and figure (by default in out/)", "output")
 
-    refused = {
+    refused = TrainSettings.refused | {
         "pos": "name the schemes, as in: python ablate.py rope alibi",
         "seed": "use --seeds",
         "ablate_dir": "it is --out_dir",
@@ -541,8 +541,8 @@ def read_config_file(cls: type[Settings], path: Path) -> dict:
         files = {file.name: file for file in Path(folder).rglob("*.py")}
         near = difflib.get_close_matches(path.name, files, n=1)
         advice = f"did you mean {files[near[0]]}?" if near else f"config files are in {folder}"
-        if Path(__file__).with_name("zoo").joinpath(path.name).is_file():
-            advice = f"for a scheme alone write --pos={path.stem}"
+        if path.name[0] != "_" and Path(__file__).with_name("zoo").joinpath(path.name).is_file():
+            advice = f"for a scheme alone write --pos={path.stem}, in ablate.py {path.stem}"
         raise UserError(f"there is no file {path}; {advice}")
     chosen = {}
     try:

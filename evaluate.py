@@ -161,8 +161,9 @@ def check_seeds(runs: list[Run]) -> None:
                 )
 
 
-def evaluate_extensions(runs: list[Run], texts: list[str], settings: EvaluateSettings) -> None:
-    """Test the runs, seeds of one model, with each extension; print and write table and figure.
+def evaluate_extensions(runs: list[Run], texts: list[str], settings: EvaluateSettings) -> str:
+    """Test the runs, seeds of one model, with each extension; write table and figure. Returns what
+    is to be printed: the table, or the records if the format is csv or json.
 
     Without any texts, the extensions are all that fit.
     """
@@ -198,8 +199,9 @@ def evaluate_extensions(runs: list[Run], texts: list[str], settings: EvaluateSet
     plot_rows(frame[drawn], figure)
     table_file = figure.with_suffix(".txt")
     table_file.write_text(f"{table}\n", encoding="utf-8")
-    print(f"{table}\nin {table_file} and {figure}")
+    print(f"in {table_file} and {figure}")
     log_comparison(settings, frame, figure.parent)
+    return table if settings.format == "text" else tables.tables(frame, settings.format)
 
 
 # ---- the program
@@ -219,13 +221,19 @@ def main() -> None:
     tested = {}
     extensions = [word for word in words if not is_model(word)]
     names = named_folders([word for word in words if is_model(word)])
+    compares = bool(extensions) or settings.extend == "all"
+    if compares and (settings.diagnose or settings.protocols):
+        raise UserError("extensions are tested on fixed_targets: leave diagnose and protocols out")
+    if extensions and settings.extend is not None:
+        raise UserError(f"name extensions as arguments or by --extend, not both: {extensions[0]}")
     # lines on the progress go elsewhere where the table is to be read by a program
     progress = sys.stdout if settings.format == "text" else sys.stderr
     advice = "lower eval_lengths, or leave the longest out"
     with redirect_stdout(progress), device.memory_advice(advice):
-        if extensions or settings.extend == "all":
+        if compares:
             runs = [open_model(name, settings, settings.first_token) for name in names]
-            return evaluate_extensions(runs, extensions, settings)
+            table = evaluate_extensions(runs, extensions, settings)
+            names = []
         for folder in names:
             run = open_model(folder, settings, settings.first_token)
             if settings.diagnose:
@@ -234,7 +242,9 @@ def main() -> None:
                 tested[str(run.folder)] = evaluate_run(
                     run, [settings.extend], settings, settings.protocols
                 )
-    if settings.diagnose:
+    if compares:
+        print(table)
+    if compares or settings.diagnose:
         return
     rows = rows_of(tested)
     if rows.dataset.nunique() > 1:

@@ -56,7 +56,9 @@ class BenchSettings(TrainSettings):
     max_new_tokens: Count = setting(128, "tokens decoded after a text of L", "test")
     rounds: Count = setting(5, "times that scheme, nope and product take turns", "test")
 
-    refused = {"out_dir": "the table is printed: bench.py ... > FILE keeps it"}
+    refused = TrainSettings.refused | {
+        "out_dir": "the table is printed: bench.py ... > FILE keeps it"
+    }
 
 
 # ---- what is measured

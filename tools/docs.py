@@ -138,7 +138,8 @@ def settings_page() -> str:
                 first_in[row] = program
         lines += [f"## {program}", ""]
         if shared and issubclass(cls, TrainSettings):
-            without = ", ".join(f"`{name}`" for name in cls.refused) or "none"
+            of_train = TrainSettings.__dataclass_fields__
+            without = ", ".join(f"`{name}`" for name in cls.refused if name in of_train)
             lines += [f"Those of train.py except {without}, and:", ""]
         elif shared:
             lists = [f"{', '.join(names)} of {other}" for other, names in shared.items()]
