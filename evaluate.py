@@ -27,6 +27,7 @@ a record says how many, `without_bytes`. A space that a tokenizer puts before a 
 """
 
 import copy
+import difflib
 import os
 import sys
 from collections.abc import Sequence
@@ -207,10 +208,17 @@ def evaluate_extensions(runs: list[Run], texts: list[str], settings: EvaluateSet
 # ---- the program
 
 
-def is_model(word: str) -> bool:
-    """Whether an argument is a run folder or a Hugging Face model, rather than an extension."""
-    is_path = os.path.exists(word) or (os.sep in word and "(" not in word)
-    return word not in Catalogue().extensions and (is_path or is_huggingface(word))
+def is_extension(word: str, names: list[str]) -> bool:
+    """Whether an argument is an extension, of these names, rather than a run folder or a Hugging
+    Face model; a word that is none of them is a folder, unless it resembles a name.
+    """
+    if word in names:
+        return True
+    if os.path.exists(word) or is_huggingface(word):
+        return False
+    if word.isidentifier():
+        return bool(difflib.get_close_matches(word, names, 1, 0.75))
+    return bool(set("(+| ") & set(word))
 
 
 def main() -> None:
@@ -219,8 +227,12 @@ def main() -> None:
     of_text(settings.protocols)  # UserError for a name that is none
     device.set_up_cpu()
     tested = {}
-    extensions = [word for word in words if not is_model(word)]
-    names = named_folders([word for word in words if is_model(word)])
+    known = Catalogue(settings.pos_file).extensions
+    extensions = [word for word in words if is_extension(word, known)]
+    models = [word for word in words if word not in extensions]
+    if extensions and not models:
+        raise UserError(f"{extensions[0]} is an extension: name a run before it, such as out/RUN")
+    names = named_folders(models)
     compares = bool(extensions) or settings.extend == "all"
     if compares and (settings.diagnose or settings.protocols):
         raise UserError("extensions are tested on fixed_targets: leave diagnose and protocols out")

@@ -54,14 +54,20 @@ def list_runs(folders: list[Path], settings: ReportSettings) -> str:
                 line["step"] = f"{steps[-1]['step']}/{s['max_iters']}"
                 if "diverged" in steps[-1]:
                     line["step"] += " diverged"
+        except UserError as error:  # such as another version, whose records are still read
+            broken.append(str(error))
+        try:
             if is_tested(folder):
                 rows = records.select(records.load_rows(folder), settings.dataset)
                 row = rows.iloc[-1]
                 line |= {"corpus": row.dataset, "L": row.block_size, "pos": row.pos}
                 line |= {"tested": f"at {row.step}"} | statistics.summary(rows)
-            lines.append(line)
         except UserError as error:
             broken.append(str(error))
+        if len(line) > 1:
+            lines.append(line)
+    if not lines:
+        return "\n".join(["runs: 0", *broken])
     names = (
         "corpus L pos step tested loss_L gain_4L gain_32L reach reach_content reach_order folder"
     )

@@ -111,8 +111,8 @@ def read_result(content: dict) -> Result:
 
 
 def renamed(content: dict) -> dict:
-    """A JSON object with the names that fields have today."""
-    return {OLD_NAMES.get(name, name): value for name, value in content.items()}
+    """A JSON object with the names that fields have today, without nulls, which mean the default."""
+    return {OLD_NAMES.get(k, k): value for k, value in content.items() if value is not None}
 
 
 def load_result(folder: str | Path) -> Result:

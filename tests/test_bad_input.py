@@ -55,7 +55,9 @@ MISTAKES = [
     ("ablate rope --pos_file=absent.py", "there is no Python file .*absent.py"),
     ("ablate rope --init_from=out/x", "from scratch"),
     ("ablate rope --eval_lengths=16000000", "16000000"),
-    ("evaluate yarn --extend=all", "no run folder"),
+    ("evaluate yarn --extend=all", "yarn is an extension: name a run"),
+    ("evaluate yran", "yran is an extension|did you mean"),
+    ("evaluate nothere", "nothere/config.json is missing"),
     ("evaluate out/absent yarn", "absent"),
 ]
 

@@ -150,10 +150,10 @@ def test_files_with_the_names_of_older_versions_are_read(tmp_path):
     older = {new: old for old, new in OLD_NAMES.items()}
     content = {older.get(name, name): value for name, value in read_json(path).items()}
     of_records = [
-        {older.get(name, name): x for name, x in row.items()} | {"gone": 1}
+        {older.get(name, name): x for name, x in row.items()} | {"gone": 1, "extend": None}
         for row in content["rows"]
     ]
-    write_json(path, content | {"rows": of_records, "gone": 1})
+    write_json(path, content | {"rows": of_records, "gone": 1, "extend": None})
     text = path.read_text()
     assert '"train_length": 128' in text and '"trained": 128' in text
     assert asdict(records.load_result(tmp_path / "run")) == asdict(one)
