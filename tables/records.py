@@ -111,7 +111,7 @@ def read_result(content: dict) -> Result:
 
 
 def renamed(content: dict) -> dict:
-    return {OLD_NAMES.get(k, k): x for k, x in content.items() if x is not None}
+    """A JSON object with the names that fields have today, and without nulls: the defaults."""
     return {OLD_NAMES.get(k, k): value for k, value in content.items() if value is not None}
 
 
