@@ -43,7 +43,7 @@ posenc.py | test_schemes | ascend
 - return torch.randperm(self.limit, generator=generator)[:length].sort().values
 + return torch.randperm(self.limit, generator=generator)[:length]
 posenc.py | test_extensions | temperatures
-- return factors.clamp(min=1.0) if self.trained else factors
+- return factors.clamp(min=1.0) if self.extends_model else factors
 + return factors
 posenc.py | test_extensions | transformers
 - attention_factor /= 1 + 0.1 * self.mscale_all_dim * math.log(factor)
