@@ -234,8 +234,8 @@ def main() -> None:
         raise UserError(f"{extensions[0]} is an extension: name a run before it, such as out/RUN")
     names = named_folders(models)
     compares = bool(extensions) or settings.extend == "all"
-    if compares and (settings.diagnose or settings.protocols):
-        raise UserError("extensions are tested on fixed_targets: leave diagnose and protocols out")
+    if compares and (settings.diagnose or set(settings.protocols) - {"fixed_targets"}):
+        raise UserError("extensions are tested on fixed_targets: leave out diagnose and protocols")
     if extensions and settings.extend is not None:
         raise UserError(f"name extensions as arguments or by --extend, not both: {extensions[0]}")
     # lines on the progress go elsewhere where the table is to be read by a program
