@@ -43,7 +43,9 @@ from posenc import (
     scheme_name,
 )
 
-ZOO = Path(__file__).resolve().parent / "zoo"
+ROOT = Path(__file__).resolve().parent
+ZOO = ROOT / "zoo"
+OWN_FILE = "pos_file.py"  # the copy of --pos_file in a run folder
 
 
 # ---- the grammar
@@ -797,8 +799,7 @@ class Scheme(nn.Module):
         return text
 
 
-ROOT = Path(__file__).resolve().parent
-OWN_FILE = "pos_file.py"  # the copy of --pos_file in a run folder
+# ---- the files that define a scheme
 
 
 def scheme_files(scheme: Scheme) -> dict:
