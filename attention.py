@@ -82,7 +82,7 @@ class Plan:
     temperature: Tensor | None  # (T, 1) or (H, T, 1), multiplies the scores
     biases: list[Piece]
     masks: list[Piece]
-    turn_piece: Piece | None  # turns queries and keys
+    turn_piece: Piece | None  # turns queries and keys, and perhaps values
     n_head: int
     turned_width: int  # how many of the last columns of q and k are turned
     score_piece: Piece | None  # computes the whole score
@@ -104,22 +104,36 @@ class Plan:
     key_blocks: BlockMask | None = None  # path flex: the blocks of keys that are not all hidden
 
     def turn(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Turn the last `turned_width` columns of q (B, H, T, D) and k (B, heads, S, D); the dtypes
-        stay.
-
-        If the tables differ between heads, keys can no longer be shared: k gets as many heads as q.
-        """
+        """Turn q (B, H, T, D) and k (B, heads, S, D); the dtypes stay."""
         if self.turn_piece is None:
             return q, k
+        turned_q = self.turn_columns(q, self.turn_piece.turn, self.query_tables, False)
+        return turned_q, self.turn_as_keys(q, k)
+
+    def turn_as_keys(self, q: Tensor, x: Tensor) -> Tensor:
+        """Turn keys or values x (B, heads, S, D).
+
+        If the tables differ between heads, x can no longer be shared: it gets as many heads as q.
+        """
         if any(table.dim() > 2 for table in self.key_tables):
-            k = for_each_head(q, k)
-        turned = []
-        for x, tables, is_key in ((q, self.query_tables, False), (k, self.key_tables, True)):
-            rest, last = x.tensor_split([x.shape[-1] - self.turned_width], -1)
-            with no_autocast(x):
-                last = self.turn_piece.turn(upcast(last), tables, is_key).to(x.dtype)
-            turned.append(torch.cat((rest, last), -1) if rest.shape[-1] > 0 else last)
-        return tuple(turned)  # q and k
+            x = for_each_head(q, x)
+        return self.turn_columns(x, self.turn_piece.turn, self.key_tables, True)
+
+    def turn_columns(self, x: Tensor, turn: Callable, *how: object) -> Tensor:
+        """Turn the last `turned_width` columns of x (B, heads, T, D) by turn(columns, *how)."""
+        rest, last = x.tensor_split([x.shape[-1] - self.turned_width], -1)
+        with no_autocast(x):
+            last = turn(upcast(last), *how).to(x.dtype)
+        return torch.cat((rest, last), -1) if rest.shape[-1] > 0 else last
+
+    @property
+    def turns_values(self) -> bool:
+        """Whether values are turned as keys, and outputs of the heads turned back."""
+        return self.turn_piece is not None and self.turn_piece.turn_back is not None
+
+    def turn_back(self, y: Tensor) -> Tensor:
+        """Turn outputs y (B, H, T, D) of the heads back, where values were turned."""
+        return self.turn_columns(y, self.turn_piece.turn_back, self.query_tables)
 
     @property
     def n_queries(self) -> int:

@@ -174,9 +174,12 @@ class Attention(nn.Module):
             q, k = plan.turn(q, k)
         # of all S tokens, (B, heads, S, D)
         all_k = with_cached(cache, self.layer, "k", k, plan.pack_piece)
-        all_v = with_cached(cache, self.layer, "v", v, plan.pack_piece)
+        turned_v = plan.turn_as_keys(q, v) if plan.turns_values else v
+        all_v = with_cached(cache, self.layer, "v", turned_v, plan.pack_piece)
         features = all_features(x, plan, cache, self.layer)
         y = attend(q, all_k, all_v, plan, self.scale, features)  # (B, H, Q, D)
+        if plan.turns_values:
+            y = plan.turn_back(y)
         return project_out(self.c_proj, y, v, x, plan)
 
 
@@ -362,7 +365,8 @@ class GPT(nn.Module):
         )
         self.pos = Scheme(config.pos, shape, config.n_layer, Catalogue(pos_file))
         for piece in self.pos.pieces.values():
-            if config.kv_lora_rank and "latent attention" in piece.conflicts:
+            needs_heads = piece.turn_back or "latent attention" in piece.conflicts
+            if config.kv_lora_rank and needs_heads:
                 raise UserError(f"{scheme_name(piece)} needs whole heads: leave kv_lora_rank out")
         self.pos.extend(config.extend, folder)
         self.config = replace(config, pos=self.pos.text, extend=self.pos.extend_text)

@@ -285,8 +285,12 @@ class Piece(nn.Module):
                                      unseen keys are masked afterwards
     weights(scores)                  attention weights (B, H, R, C) instead of the softmax; scores
                                      are -inf where a key is not seen
+    turn_back(y, tables)             outputs y (B, H, T, D) of the heads, turned by the inverse of
+                                     what turns queries: values are then turned as keys, so that
+                                     each output is a sum of values turned by j - i
     output(y, v, x)                  a new output of the heads, for y (B, H, T, D); v are the
-                                     values of the same tokens, x (B, T, C) the layer's input
+                                     values of the same tokens, never turned, x (B, T, C) the
+                                     layer's input
 
     Extensions of a trained model may also have:
 
@@ -404,6 +408,7 @@ METHODS = (  # in the order of docs/schemes.md
     Method("along", "q, k, features, scale", "queries and keys, by content"),
     Method("score", "tile", "whole score", claims="whole score", reads=("positions",)),
     Method("weights", "scores", "attention weights", of="both", claims="attention weights"),
+    Method("turn_back", "y, tables", "values and head outputs"),
     Method("output", "y, v, x", "head outputs", of="both", claims="output of the heads"),
     Method("pack", "x", "cache", of="extensions", claims="cache"),
     Method("unpack", "*parts", of="extensions"),

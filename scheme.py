@@ -459,6 +459,9 @@ def clash(a, b, extensions):
     if moves and b.embed and (b.limit or a.per_layer):
         return f"cannot be combined: {other} has vectors for whole positions only"
 
+    if a.regions and b.turn_back:  # attention would rewrite the distances of scores alone
+        return f"cannot be combined: {other} turns values, whose distances {name} does not rewrite"
+
     # b draws positions of a longer text: a factor that grows with the text would count twice
     if b.draw and a in extensions and a.factor_grows:
         return f"both assume a longer text: give a fixed factor to {name}"

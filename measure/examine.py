@@ -119,8 +119,8 @@ def check_names(cls):
     acts = any(m.acts_on and m.of != "extensions" for m in methods_of(cls))
     if attributes and not acts:
         raise Fault(f"has {attributes[0]}, but none of the methods of posenc.Piece")
-    if bool(cls.turn) != bool(cls.tables):
-        raise Fault("must have both tables and turn, or neither")
+    if bool(cls.turn) != bool(cls.tables) or cls.turn_back and not cls.turn:
+        raise Fault("must have both tables and turn, or neither; turn_back needs both")
     source = Path(inspect.getfile(cls)).read_text(encoding="utf-8")
     for name in dir(cls):
         if name[0] == "_" or hasattr(Rotary, name) or f".{name}" in source:

@@ -22,6 +22,7 @@ Vector = Sequence[float]
 #   turn_q, turn_k(head, vector, position)   temperature(head, index), bias(head, i, j)
 #   sees(i, j) -> bool                       score(Seen) -> (H, T, T)
 #   weights(head, scores) -> (T,), of a query's scores (T,) that are -inf where unseen
+#   value(head, v, distance) -> (D,), what a query gets of the value v (D,) at j - i = distance
 #   output(head, y, v, x) -> (D,), of a token's y (D,), its value v (D,) and the input x (C,)
 #   mix_PLACE(x) -> (T, W), of the vectors x (T, W) at a place of a layer
 Parts = dict[str, Callable]
@@ -100,10 +101,11 @@ def logits(parts, q, k, x, ids):
     return np.where(bias == -math.inf, -math.inf, found)
 
 
-def attention(parts, scores, v, x):
+def attention(parts, scores, v, x, ids=()):
     """What the heads give, (H, T, D): the softmax of scores (H, T, T), times values (H, T, D).
 
-    Parts may have other weights, or change the output by v and x (T, C).
+    Parts may have other weights, change values by the distance of their position ids (T,), or the
+    output by v and x (T, C).
     """
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     weights = weights / weights.sum(-1, keepdims=True)
@@ -112,6 +114,10 @@ def attention(parts, scores, v, x):
             [[parts["weights"](h, r) for r in rows] for h, rows in enumerate(scores)]
         )
     y = weights @ v
+    if "value" in parts:
+        y = np.zeros(v.shape)
+        for h, i, j in zip(*np.nonzero(weights), strict=True):
+            y[h, i] += weights[h, i, j] * np.array(parts["value"](h, v[h, j], ids[j] - ids[i]))
     if "output" in parts:
         places = np.ndindex(y.shape[:2])
         changed = [parts["output"](h, y[h, t], v[h, t], x[t]) for h, t in places]
@@ -167,6 +173,15 @@ def clipped(frequencies, n):
     kept = len(frequencies) - n
     taper = [(1 + math.cos(math.pi * t / (n - 1) if n > 1 else 0.0)) / 2 for t in range(n)]
     return [*frequencies[:kept], *(f * t for f, t in zip(frequencies[kept:], taper, strict=True))]
+
+
+def rotary_values(frequencies, layout="half"):
+    """RoVE: values, too, are turned by their distance from the query."""
+
+    def value(h, x, distance):
+        return pairs_turned(x, [distance * f for f in frequencies], layout)
+
+    return lambda w: dict(rotary(frequencies, layout)(w), value=value)
 
 
 # ---- biases
@@ -675,6 +690,11 @@ ORACLES: dict[str, Callable[[Weights], Parts]] = {
     "rope_id": rotary([math.pi, math.pi / 2]),
     # RoPE++ 2025, imagx of its code
     "rope_pp(queries=own)": imaginary,
+    # García-Castellanos et al. 2026; Su 2025
+    "rove": rotary_values(theta()),
+    "rove(base=500, layout=interleaved, fraction=0.5)": rotary_values(
+        theta(500.0, 4), "interleaved"
+    ),
     # Li et al. 2026, raised cosine
     "clip(pairs=3)": rotary(clipped(theta(), 3)),
     # Press et al. 2021, section 3

@@ -126,6 +126,7 @@ MISTAKES = {
     "    def bias(self, h, i, j):\n        i - j\n": "dip: bias must return a tensor, not None",
     "    def forward(self, h, i, j):\n        return i - j\n": "dip has forward, but none of the methods",
     "    def turn(self, x, tables, is_key):\n        return x\n": "dip must have both tables and turn",
+    "    def turn_back(self, y, tables):\n        return y\n": "dip must have both tables and turn, or neither",
     "    def bias(self, h, i, j):\n        return self.a * (j - i)\n"
     "    def __init__(self, shape):\n        super().__init__()\n"
     "        self.register_buffer('a', torch.rand(1), persistent=False)\n": "dip must make the same constants",

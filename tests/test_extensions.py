@@ -356,6 +356,7 @@ POSITIONS = [
     "learned(rows=64)",
     "fox",
     "t5 + rope",
+    "rove",
     "rope | nope",
 ]
 RARE = ["kerple", "fope(base=2)", "resonance", "learned_rope", "nope", "randomized(max=128) + rope"]
@@ -452,6 +453,7 @@ MISFITS = {
     "nope": MAPPING | REWRITING | MOVING,
     "learned(rows=64)": MAPPING | REWRITING | MOVING,
     "sinusoidal": MAPPING | REWRITING | {"slopes"},
+    "rove": REWRITING | {"slopes"},
     "rope | nope": {"slopes"},
     # the factor of the last three follows the length
     "randomized(max=128) + rope": {"pose", "slopes", "dynamic_ntk", "leaky_rerope", "self_extend"},

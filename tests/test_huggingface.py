@@ -243,6 +243,7 @@ REFUSED_HERE = [
     (dict(**BLOCK, norm_place="after"), "llama, has norm_place=before, not after"),
     (dict(**OLMO, bias=True), "llama, has norm_place=before, .*qk_norm=False, not all"),
     (dict(**OLMO, pos="rope + window(size=4)"), "olmo2, has pos=.*not .*window"),
+    (dict(**BLOCK, pos="rove"), "llama, has pos=.*rope.*, not .*rove"),
     (dict(extend="yarn"), "has extend=.*none.*, not .*yarn"),
     (dict(extend="none | pi(factor=2)"), "has extend=.*none.*, not .*none.*pi"),
     (dict(extend="pi(factor=2) | none"), "has extend=.*pi.*, not .*pi.*none"),

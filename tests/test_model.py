@@ -106,7 +106,7 @@ def test_latent_attention_equals_attention_with_the_keys_and_values_it_stands_fo
     torch.testing.assert_close(q[..., :8], queries[..., :8].transpose(0, 1)[None], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("pos", ["rope_pp", "rope_pp(queries=own)", "rope + gate", "grape"])
+@pytest.mark.parametrize("pos", ["rope_pp", "rope_pp(queries=own)", "rope + gate", "grape", "rove"])
 def test_a_piece_that_needs_whole_heads_is_refused_beside_latents(pos):
     with pytest.raises(UserError, match="needs whole heads: leave kv_lora_rank out"):
         model(pos, **ARCHITECTURES["mla"])
@@ -121,11 +121,19 @@ def test_latents_without_columns_that_turn_name_the_setting():
 @pytest.mark.parametrize("name", list(ARCHITECTURES))
 @pytest.mark.parametrize(
     "pos, extend",
-    [("rope", ""), ("alibi", ""), ("fox", ""), ("pope", ""), ("cope", ""), ("rope", "rerope")],
+    [
+        ("rope", ""),
+        ("alibi", ""),
+        ("fox", ""),
+        ("pope", ""),
+        ("cope", ""),
+        ("rove", ""),
+        ("rope", "rerope"),
+    ],
 )
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_cache_equals_one_pass_in_every_architecture(name, pos, extend, packed):
-    if name.startswith("mla") and pos in ("pope", "cope"):
+    if name.startswith("mla") and pos in ("pope", "cope", "rove"):
         with pytest.raises(UserError, match="needs whole heads"):
             model(pos, **ARCHITECTURES[name])
         return

@@ -129,6 +129,12 @@ zoo/kerple.py | test_schemes | kerple
 zoo/xpos.py | test_schemes | paper and xpos
 - decay = (-log_scale).exp().to(cos)
 + decay = log_scale.exp().to(cos)
+zoo/rove.py | test_schemes | paper and rove
+- return apply_rotary(y, cos / square, -sin / square, self.layout)
++ return apply_rotary(y, cos / square, sin / square, self.layout)
+zoo/rove.py | test_schemes | value_of_rove
+- square = cos * cos + sin * sin  # of the attention factor
++ square = 1.0
 zoo/path.py | test_schemes | path
 - ahead = tile.columns[..., part] > tile.rows
 + ahead = tile.columns[..., part] >= tile.rows

@@ -374,6 +374,7 @@ def test_pieces_that_do_not_go_together_are_refused(text, words):
         ("cope", "rerope", "both claim the whole score"),
         ("learned", "interpolate", "learned has vectors for whole positions"),
         ("t5", "slopes", "alibi only"),
+        ("rove", "rerope", "rove turns values, whose distances rerope does not rewrite"),
     ],
 )
 def test_an_extension_that_does_not_fit_is_refused(pos, extend, words):

@@ -18,9 +18,10 @@ import posenc
 from attention import Options
 from common.errors import UserError
 from configurable import GPTConfig
+from measure.examine import examine
 from model import GPT, Cache
 from posenc import Shape, alibi_slopes, sinusoids, t5_buckets
-from scheme import ZOO, Catalogue, Scheme, load_file, parse
+from scheme import ZOO, Catalogue, Scheme, extended_frequencies, load_file, parse
 from zoo._decay import split
 
 WIDTHS = dict.fromkeys("embedding input branch q k v mlp mlp_branch".split(), C) | {"hidden": 4 * C}
@@ -49,6 +50,7 @@ COMPOSITES = [
     "pope + alibi + logn",
     "fope(base=2) + kerple",
     "rope2d + logn + window(size=3, sinks=1)",
+    "randomized(max=64) + (rove + alibi + xsa | rope)",
     "alibi2d + fox",
     "fox | rope + sandwich | nope + ssmax",
     "rope + window(size=3, sinks=1) | nope",
@@ -160,7 +162,7 @@ def difference(gpt, length=6):
             for place, vectors in zip("qkv", qkv, strict=True)
         ]
         scores = oracles.logits(joined, heads[0], heads[1], x.numpy(), ids)
-        y = oracles.attention(joined, scores, heads[2], x.numpy())
+        y = oracles.attention(joined, scores, heads[2], x.numpy(), ids)
         pairs.append((seen[block.attn.c_proj][0], torch.from_numpy(y.swapaxes(0, 1)).flatten(1)))
 
         # the places after attention
@@ -180,8 +182,8 @@ def difference(gpt, length=6):
 
 
 def tolerance(text):
-    """Tables of xpos are float32 products."""
-    return 1e-5 if "xpos" in text else 1e-8
+    """Tables of xpos are float32 products; those of rove turn values there and back."""
+    return 1e-5 if "xpos" in text else 1e-6 if "rove" in text else 1e-8
 
 
 def test_every_scheme_has_an_oracle():
@@ -442,6 +444,45 @@ def test_heads_of_rope_pp_are_the_two_parts_of_one_product():
         product = pair[:, None] * keys.conj() * torch.polar(torch.ones_like(angles), angles)
         wanted = (product.imag if h % 2 else product.real).sum(-1)
         assert_close(turned_q[0, h] @ turned_k[0, h // 2].T, wanted, 1e-5)
+
+
+@pytest.mark.parametrize("extend", ["", "yarn(factor=4)"])
+@pytest.mark.parametrize("n_kv_head", [1, 2])
+def test_each_value_of_rove_is_turned_by_its_distance_in_outputs_and_gradients(n_kv_head, extend):
+    sizes = dict(block_size=L, n_layer=1, n_head=H, n_kv_head=n_kv_head, n_embd=C)
+    gpt = GPT(GPTConfig(pos="rove", **sizes)).double()
+    gpt.pos.extend(extend)
+    layer, length = gpt.h[0].attn, 2 * L
+    layer.c_attn.weight.data = normal(*layer.c_attn.weight.shape) / 3
+    x = normal(1, length, C, seed=1).requires_grad_()
+    frequencies, factor = extended_frequencies(extend, D, train_length=L, length=length)
+
+    def as_complex(heads):  # (T, heads D) -> (H, T, D / 2), with the heads that are shared
+        pairs = torch.stack(heads.view(length, -1, D).transpose(0, 1).chunk(2, -1), -1)
+        return torch.view_as_complex(pairs).repeat_interleave(H // len(pairs), 0)
+
+    def formula(x):
+        q, k, v = map(as_complex, layer.c_attn(x)[0].split(layer.widths, -1))
+        heads = []
+        for i in range(length):
+            angles = (torch.arange(i + 1) - i)[:, None] * frequencies  # of the keys up to i
+            turns = torch.polar(torch.ones_like(angles), angles)
+            scores = factor**2 * (q[:, i, None].conj() * turns * k[:, : i + 1]).real.sum(-1)
+            weights = (scores / D**0.5).softmax(-1)[..., None]
+            y = torch.view_as_real((weights * turns * v[:, : i + 1]).sum(1))  # (H, D / 2, 2)
+            heads.append(y.mT.flatten())
+        return layer.c_proj(torch.stack(heads))[None]
+
+    def ours(x):
+        pass_ = gpt.pos.read(torch.zeros(1, length), length, length, gpt.current_options())
+        return layer(x, pass_.plans[0], None)
+
+    found = []
+    for function in (ours, formula):
+        y = function(x)
+        inputs = [x, layer.c_attn.weight, layer.c_proj.weight]
+        found.append([y, *torch.autograd.grad((y * normal(*y.shape, seed=2)).sum(), inputs)])
+    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-6)
 
 
 def test_the_sums_of_fox_are_exact_in_columns_of_bfloat16():
@@ -947,6 +988,27 @@ def test_weights_and_outputs_of_a_users_file_are_their_formulas(own):
     cache = Cache(2, 7)
     parts = [gpt(part, cache=cache)[0] for part in idx.split([4, 1, 2], 1)]
     assert_close(torch.cat(parts, 1), logits(gpt, idx))
+
+
+def test_values_are_turned_by_the_tables_of_each_head(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from zoo.learned_rope import LearnedRope\n\nclass Swing(LearnedRope):\n"
+        "    def turn_back(self, y, tables):\n"
+        "        return self.turn(y, (tables[0], -tables[1]), False)\n"
+    )
+    sizes = dict(block_size=L, vocab_size=VOCABULARY, n_layer=2, n_head=H, n_kv_head=1, n_embd=C)
+    gpt = GPT(GPTConfig(pos="swing", **sizes), path).double().eval()
+    idx = tokens(2, 13)
+    whole, cache = logits(gpt, idx), Cache(2, 13)
+    assert examine(gpt.config, path) == []
+    parts = [gpt(part, cache=cache)[0] for part in idx.split([5, 1, 7], 1)]
+    assert_close(torch.cat(parts, 1), whole)
+    for piece in gpt.pos.pieces.values():
+        piece.shift.data.zero_()
+    rove = GPT(GPTConfig(pos="rove", **sizes)).double().eval()
+    rove.load_state_dict(gpt.state_dict(), strict=False)
+    assert_close(logits(gpt, idx), logits(rove, idx), 1e-6)
 
 
 @pytest.mark.parametrize(
