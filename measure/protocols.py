@@ -214,8 +214,8 @@ PROTOCOLS = (
         limits_keys=True,
         targets="places",
         columns={
-            "windowed": "windowed: fixed_targets where each layer sees the last L keys alone, "
-            "with the tokens just before that a scheme such as canon mixes into them"
+            "windowed": "windowed: fixed_targets where a layer sees the last L keys, and what is "
+            "mixed into them, as by canon"
         },
     ),
     Protocol(
