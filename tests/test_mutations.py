@@ -129,6 +129,18 @@ zoo/streaming.py | test_extensions | distances
 zoo/learned2d.py | test_schemes | images
 - image = nn.functional.interpolate(image, size=(side, side), mode=self.resize)
 + image = nn.functional.interpolate(image, size=(side, side), mode="bilinear")
+zoo/step_temperature.py | test_schemes | paper and step_temperature
+- steps = (index.long() + self.first) // self.floor
++ steps = (index.long() + 1) // self.floor
+zoo/gate.py | test_schemes | paper and gate
+- return -y * nn.functional.logsigmoid(-gates)
++ return y * nn.functional.logsigmoid(-gates)
+zoo/ssmax.py | test_schemes | paper and ssmax
+- return factors if self.b is None else factors + self.b[:, None]
++ return factors if self.b is None else factors * self.b[:, None]
+zoo/learned_rope.py | test_schemes | paper and learned_rope
+- angles = angles * self.shift.to(angles).exp()[..., None, :]  # (H, 1, F) or (1, F)
++ angles = angles * self.shift.to(angles)[..., None, :]
 zoo/int8.py | test_extensions | eight
 - scale = largest.clamp(min=torch.finfo(x.dtype).smallest_normal * 128) / 127
 + scale = largest.clamp(min=torch.finfo(x.dtype).smallest_normal * 128) / 255
