@@ -1,14 +1,15 @@
-"""The recipes of published models: what transformers' configurations say of each layer, and that each
-trains, decodes, and means the same at any length.
+"""The recipes of published models: what transformers' configurations and models say of each layer, and
+that each trains, decodes, and means the same at any length.
 """
 
 import importlib
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
+from torch import nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import attention
@@ -20,7 +21,11 @@ from scheme import extended_frequencies, parse
 
 FOLDER = Path(configurable.__file__).resolve().parent / "config/recipes"
 RECIPES = {path.stem: path for path in sorted(FOLDER.glob("*.py"))}
-NAMES = "gemma3 gemma4 gpt_oss llama4 modded_nanogpt olmo3 qwen3_next rnope_swa smollm3 swan"
+NAMES = (
+    "cohere2_moe exaone4 flint gemma3 gemma4 gpt_oss granite_swash kolibri laguna llama4 mellum2 "
+    "mimo_v2_flash ministral3 mistral_large4 modded_nanogpt muse_glimmer muse_spark olmo3 "
+    "qwen3_next rnope_swa smollm3 swan trinity"
+)
 
 
 def recipe(name, block_size=128, **sizes):
@@ -246,3 +251,169 @@ def test_gpt_oss_has_sinks_and_llama_4_steps_where_theirs_have_them():
     assert (steps.scale, steps.floor) == (theirs.attn_scale, theirs.floor_scale)
     chunks = pieces(recipe("llama4", theirs.attention_chunk_size), 0)["chunks"]
     assert chunks.size == theirs.attention_chunk_size
+
+
+# ---- the attention of whole models, layer by layer
+
+SLIDING, FULL = "sliding_attention", "full_attention"
+SAME_BASE = {kind: {"rope_type": "default", "rope_theta": 5e5} for kind in (SLIDING, FULL)}
+WINDOW = 5  # tokens
+TEXT = 40  # tokens
+WIDTH, HEADS, COLUMNS = 32, 4, 12  # a third of 12 columns is even
+SIZES = dict(
+    vocab_size=31,
+    hidden_size=WIDTH,
+    intermediate_size=WIDTH,
+    num_attention_heads=HEADS,
+    num_key_value_heads=2,
+    head_dim=COLUMNS,
+    sliding_window=WINDOW,
+    pad_token_id=0,
+    moe_intermediate_size=WIDTH,
+    moe_hidden_size=WIDTH,
+    shared_expert_intermediate_size=WIDTH,
+)
+LATENTS = dict(kv_lora_rank=16, qk_rope_head_dim=8)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A text model of transformers: its module, the start of its classes' names, the training length
+    at which the recipe's windows have WINDOW tokens (or YaRN's factor is 4), and the settings that
+    are not the class's defaults.
+    """
+
+    module: str
+    prefix: str
+    length: int
+    settings: dict = field(default_factory=dict)
+
+
+# Settings are those of the published config.json, or make the tiny model one that can be said.
+WHOLE = {
+    "flint": Whole("flint", "Flint", 80),
+    "kolibri": Whole("kolibri1", "Kolibri1", 80),
+    "exaone4": Whole("exaone4", "Exaone4", 10, dict(rope_theta=1e6)),
+    "trinity": Whole("afmoe", "Afmoe", 10),
+    "muse_glimmer": Whole("muse_glimmer", "MuseGlimmerText", 20, dict(rope_theta=5e5)),
+    "muse_spark": Whole("muse_spark", "MuseSparkText", 20),
+    "cohere2_moe": Whole("cohere2_moe", "Cohere2Moe", 10),
+    "laguna": Whole("laguna", "Laguna", 40, dict(layer_types=[FULL] + 3 * [SLIDING])),
+    "mellum2": Whole(
+        "mellum",
+        "Mellum",
+        40,
+        dict(layer_types=3 * [SLIDING] + [FULL], rope_parameters=SAME_BASE),
+    ),
+    "mimo_v2_flash": Whole("mimo_v2_flash", "MiMoV2Flash", 320, dict(v_head_dim=COLUMNS)),
+    "granite_swash": Whole(
+        "granite_swa", "GraniteSWA", 320, dict(attention_multiplier=COLUMNS**-0.5)
+    ),
+    "ministral3": Whole("ministral3", "Ministral3", 10, dict(sliding_window=None)),
+    "mistral_large4": Whole(
+        "mistral_large4",
+        "MistralLarge4Text",
+        10,
+        dict(
+            **LATENTS,
+            num_key_value_heads=HEADS,
+            qk_nope_head_dim=COLUMNS,
+            v_head_dim=COLUMNS,
+            rms_norm_eps=1e-6,
+        ),
+    ),
+}
+
+
+def whole_model(name, n_layer):
+    """Their text model with random weights; its MLPs, of which nothing is compared, do nothing."""
+    whole = WHOLE[name]
+    module = importlib.import_module(f"transformers.models.{whole.module}.modeling_{whole.module}")
+    config_class = getattr(module, f"{whole.prefix}Config")
+    config = config_class(**SIZES | whole.settings, num_hidden_layers=n_layer)
+    config._attn_implementation = config._experts_implementation = "eager"
+    if config.rope_parameters.get("rope_type") == "yarn":
+        factor = TEXT / whole.length
+        config.rope_parameters.update(factor=factor, original_max_position_embeddings=whole.length)
+    model = getattr(module, f"{whole.prefix}Model")(config).double().eval()
+    generator = torch.Generator().manual_seed(3)
+    for p in model.parameters():
+        random = torch.randn(p.shape, generator=generator).double()
+        p.data = 1 + 0.3 * random if p.dim() == 1 else 0.25 * random
+    for layer in model.layers:
+        layer.mlp = nn.Identity()
+    return model
+
+
+def copy_attention(theirs, ours, mine):
+    """The weights of their attention layer into ours, and into its pieces by name, `mine`.
+
+    Our key and value heads are as many as the query heads: theirs are repeated.
+    """
+
+    def heads(weight):
+        each = weight.view(-1, COLUMNS, WIDTH)
+        return each.repeat_interleave(HEADS // len(each), 0).flatten(0, 1)
+
+    values = getattr(theirs, "v_scale", 1) * theirs.v_proj.weight
+    rows = [heads(weight) for weight in (theirs.q_proj.weight, theirs.k_proj.weight, values)]
+    ours.c_attn.weight.data = torch.cat(rows).data
+    if hasattr(theirs, "q_norm"):
+        ours.q_norm.weight.data = theirs.q_norm.weight.data
+        ours.k_norm.weight.data = theirs.k_norm.weight.data
+    elif ours.qk_norm:
+        ours.q_norm.weight.data.fill_(theirs.qk_scale_factor)  # their norm has no weights
+    if "gate" in mine:
+        gate = theirs.g_proj if hasattr(theirs, "g_proj") else theirs.gate_proj
+        mine["gate"].gate.weight.data = gate.weight.data
+    if "sink" in mine:
+        mine["sink"].s.data = theirs.sinks.data
+    ours.c_proj.weight.data = theirs.o_proj.weight.data
+
+
+def copy_latent_attention(theirs, ours, mine):
+    """The same for latent attention, with its learned temperature."""
+    ours.c_query.weight.data = theirs.q_proj.weight.data
+    rows = theirs.kv_a_proj_with_mqa.weight
+    ours.c_latent.weight.data.zero_()[: len(rows)] = rows
+    ours.kv_norm.weight.data = theirs.kv_a_layernorm.weight.data
+    up = theirs.kv_b_proj.weight.data.unflatten(0, (HEADS, -1))
+    ours.c_up.weight.data = torch.cat((up[:, :COLUMNS], up[:, -COLUMNS:]), 1).flatten(0, 1)
+    ours.c_proj.weight.data = theirs.o_proj.weight.data
+    mine["ssmax"].s.data = theirs.softmax_scaling.scale.data
+    mine["ssmax"].b.data = theirs.softmax_scaling.bias.data
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_attention_of_every_layer_is_that_of_the_whole_model(name):
+    latent = name == "mistral_large4"
+    sizes = LATENTS if latent else dict(n_kv_head=HEADS)
+    gpt = recipe(name, WHOLE[name].length, head_dim=COLUMNS, **sizes).double()
+    model = whole_model(name, len(gpt.h))
+    if latent:
+        shift = model.rotary_emb.alpha
+        shift.copy_(torch.linspace(-0.5, 0.5, len(shift)))
+        pieces(gpt, 0)["learned_rope"].shift.data = shift.double()
+    passed = []
+    for layer in model.layers:
+        if latent:  # without positions their keys have columns that ours share: these are 0 in both
+            up = layer.self_attn.kv_b_proj.weight.data.unflatten(0, (HEADS, -1))
+            up[:, COLUMNS:-COLUMNS] = 0
+        if name == "muse_spark":
+            layer.self_attn.o_norm = nn.Identity()  # left out
+        layer.self_attn.register_forward_hook(
+            lambda _, args, given, output: passed.append((given["hidden_states"], output[0])),
+            with_kwargs=True,
+        )
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        model(torch.randint(1, 31, (2, TEXT), generator=generator), use_cache=False)
+        for number, layer in enumerate(model.layers):
+            copy = copy_latent_attention if latent else copy_attention
+            copy(layer.self_attn, gpt.h[number].attn, pieces(gpt, number))
+        places = torch.arange(TEXT)
+        plans = gpt.pos.plans(places, places, TEXT, TEXT, gpt.current_options())
+        for number, (x, expected) in enumerate(passed):
+            plan = attention.prepare(plans[gpt.pos.plan_keys[number]])
+            actual = gpt.h[number].attn(x, plan, None)
+            assert (actual - expected).abs().max() < 1e-5 * expected.abs().max(), number
