@@ -233,12 +233,13 @@ def fourier(w, base, rest):
     return dict(turn_q=turn, turn_k=turn)
 
 
-def learned_rotation(w):
-    """Each head's own frequencies, kept as logarithms relative to RoPE's."""
+def learned_rotation(w, layout="half"):
+    """Frequencies of each head, or of all, kept as logarithms relative to RoPE's."""
 
     def turn(h, x, p):
-        angles = [p * f * math.exp(w["shift"][h, m]) for m, f in enumerate(theta())]
-        return pairs_turned(x, angles, table=False)
+        shift = w["shift"][h] if w["shift"].ndim == 2 else w["shift"]
+        angles = [p * f * math.exp(shift[m]) for m, f in enumerate(theta())]
+        return pairs_turned(x, angles, layout, table=False)
 
     return dict(turn_q=turn, turn_k=turn)
 
@@ -777,6 +778,10 @@ ORACLES: dict[str, Callable[[Weights], Parts]] = {
     "bam(location=True)": generalized_gaussian,
     # Nakanishi 2025
     "ssmax": lambda w: dict(temperature=lambda h, index: w["s"][h] * math.log(index + 1)),
+    # Mistral Large 4 in transformers
+    "ssmax(bias=True)": lambda w: dict(
+        temperature=lambda h, index: w["s"][h] * math.log(index + 1) + w["b"][h]
+    ),
     # Anson et al. 2025
     "scale_invariant": lambda w: dict(score=over_pairs(scale_invariant)),
     "scale_invariant(tau=2)": lambda w: dict(
@@ -794,6 +799,8 @@ ORACLES: dict[str, Callable[[Weights], Parts]] = {
     "fope(base=2, rest=0, learned=True)": lambda w: fourier(w, 2.0, 0.0),
     # Su et al. 2021, eq. 34, frequencies of each head
     "learned_rope": learned_rotation,
+    # Mistral Large 4 in transformers, one of all heads
+    "learned_rope(shared=True, layout=interleaved)": lambda w: learned_rotation(w, "interleaved"),
     # Gopalakrishnan et al. 2025
     "pope": polar,
     # Wang et al. 2024
@@ -841,6 +848,10 @@ ORACLES: dict[str, Callable[[Weights], Parts]] = {
     "step_temperature(scale=0.5, floor=3)": lambda w: dict(
         temperature=lambda h, i: 1 + 0.5 * math.log(1 + math.floor((i + 1) / 3))
     ),
+    # Ministral 3, its attention in transformers
+    "step_temperature(first=0, floor=3)": lambda w: dict(
+        temperature=lambda h, i: 1 + 0.1 * math.log(1 + math.floor(i / 3))
+    ),
     # gpt-oss, its attention in transformers
     "sink": sinking,
     # Qiu et al. 2025, elementwise after attention
@@ -860,6 +871,10 @@ ORACLES: dict[str, Callable[[Weights], Parts]] = {
     "smear(columns=5)": smeared,
     "key_offset": lambda w: offset_keys(D // 2),
     "key_offset(fraction=0.25)": lambda w: offset_keys(D // 4),
+    # Laguna, its attention in transformers
+    "gate(kind=head, by=softplus)": lambda w: dict(
+        output=lambda h, y, v, x: y * softplus(float(w["gate.weight"][h] @ x))
+    ),
     # Zhai 2026
     "xsa": lambda w: dict(output=lambda h, y, v, x: y - (y @ v) / (v @ v) * v),
 }

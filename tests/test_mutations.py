@@ -147,6 +147,27 @@ zoo/streaming.py | test_extensions | distances
 zoo/learned2d.py | test_schemes | images
 - image = nn.functional.interpolate(image, size=(side, side), mode=self.resize)
 + image = nn.functional.interpolate(image, size=(side, side), mode="bilinear")
+config/recipes/flint.py | test_recipes | whole_model and flint
+- pos = "2 * (nope + sink) | 3 * (rope + window(size=0.0625) + sink) | nope + sink"
++ pos = "2 * (nope + sink) | 3 * (rope + window(size=0.075) + sink) | nope + sink"
+config/recipes/mellum2.py | test_recipes | whole_model and mellum2
+- pos = "3 * (rope(base=500000) + window(size=0.125)) | rope(base=500000)"
++ pos = "3 * (rope + window(size=0.125)) | rope(base=500000)"
+config/recipes/ministral3.py | test_recipes | whole_model and ministral3
+- pos = "rope(base=1000000) + step_temperature(first=0)"
++ pos = "rope(base=1000000) + step_temperature"
+zoo/step_temperature.py | test_schemes | paper and step_temperature
+- steps = (index.long() + self.first) // self.floor
++ steps = (index.long() + 1) // self.floor
+zoo/gate.py | test_schemes | paper and gate
+- return -y * nn.functional.logsigmoid(-gates)
++ return y * nn.functional.logsigmoid(-gates)
+zoo/ssmax.py | test_schemes | paper and ssmax
+- return factors if self.b is None else factors + self.b[:, None]
++ return factors if self.b is None else factors * self.b[:, None]
+zoo/learned_rope.py | test_schemes | paper and learned_rope
+- angles = angles * self.shift.to(angles).exp()[..., None, :]  # (H, 1, F) or (1, F)
++ angles = angles * self.shift.to(angles)[..., None, :]
 zoo/int8.py | test_extensions | eight
 - scale = largest.clamp(min=torch.finfo(x.dtype).smallest_normal * 128) / 127
 + scale = largest.clamp(min=torch.finfo(x.dtype).smallest_normal * 128) / 255

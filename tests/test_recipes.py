@@ -1,14 +1,15 @@
-"""The recipes of published models: what transformers' configurations say of each layer, and that each
-trains, decodes, and means the same at any length.
+"""The recipes of published models: what transformers' configurations and models say of each layer, and
+that each trains, decodes, and means the same at any length.
 """
 
 import importlib
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
+from torch import nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import attention
@@ -20,7 +21,11 @@ from scheme import extended_frequencies, parse
 
 FOLDER = Path(configurable.__file__).resolve().parent / "config/recipes"
 RECIPES = {path.stem: path for path in sorted(FOLDER.glob("*.py"))}
-NAMES = "gemma3 gemma4 gpt_oss llama4 modded_nanogpt olmo3 qwen3_next rnope_swa smollm3 swan"
+NAMES = (
+    "cohere2_moe exaone4 flint gemma3 gemma4 gpt_oss granite_swash kolibri laguna llama4 mellum2 "
+    "mimo_v2_flash ministral3 mistral_large4 modded_nanogpt muse_glimmer muse_spark olmo3 "
+    "qwen3_next rnope_swa smollm3 swan trinity"
+)
 
 
 def recipe(name, block_size=128, **sizes):
@@ -74,6 +79,75 @@ CONFIGS = {
     "olmo3": "Olmo3Config",
     "qwen3_next": "Qwen3NextConfig",
 }
+SLIDING, FULL = "sliding_attention", "full_attention"
+SAME_BASE = {kind: {"rope_type": "default", "rope_theta": 5e5} for kind in (SLIDING, FULL)}
+WINDOW = 5  # tokens
+TEXT = 40  # tokens
+WIDTH, HEADS, COLUMNS = 32, 4, 12  # a third of 12 columns is even
+SIZES = dict(
+    vocab_size=31,
+    hidden_size=WIDTH,
+    intermediate_size=WIDTH,
+    num_attention_heads=HEADS,
+    num_key_value_heads=2,
+    head_dim=COLUMNS,
+    sliding_window=WINDOW,
+    pad_token_id=0,
+    moe_intermediate_size=WIDTH,
+    moe_hidden_size=WIDTH,
+    shared_expert_intermediate_size=WIDTH,
+)
+LATENTS = dict(kv_lora_rank=16, qk_rope_head_dim=8)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A text model of transformers: its module, the start of its classes' names, the training length
+    at which the recipe's windows have WINDOW tokens (or YaRN's factor is 4), and the settings that
+    are not the class's defaults.
+    """
+
+    module: str
+    prefix: str
+    length: int
+    settings: dict = field(default_factory=dict)
+
+
+# Settings are those of the published config.json, or make the tiny model one that can be said.
+WHOLE = {
+    "flint": Whole("flint", "Flint", 80),
+    "kolibri": Whole("kolibri1", "Kolibri1", 80),
+    "exaone4": Whole("exaone4", "Exaone4", 10, dict(rope_theta=1e6)),
+    "trinity": Whole("afmoe", "Afmoe", 10),
+    "muse_glimmer": Whole("muse_glimmer", "MuseGlimmerText", 20, dict(rope_theta=5e5)),
+    "muse_spark": Whole("muse_spark", "MuseSparkText", 20),
+    "cohere2_moe": Whole("cohere2_moe", "Cohere2Moe", 10),
+    "laguna": Whole("laguna", "Laguna", 40, dict(layer_types=[FULL] + 3 * [SLIDING])),
+    "mellum2": Whole(
+        "mellum",
+        "Mellum",
+        40,
+        dict(layer_types=3 * [SLIDING] + [FULL], rope_parameters=SAME_BASE),
+    ),
+    "mimo_v2_flash": Whole("mimo_v2_flash", "MiMoV2Flash", 320, dict(v_head_dim=COLUMNS)),
+    "granite_swash": Whole(
+        "granite_swa", "GraniteSWA", 320, dict(attention_multiplier=COLUMNS**-0.5)
+    ),
+    "ministral3": Whole("ministral3", "Ministral3", 10, dict(sliding_window=None)),
+    "mistral_large4": Whole(
+        "mistral_large4",
+        "MistralLarge4Text",
+        10,
+        dict(
+            **LATENTS,
+            num_key_value_heads=HEADS,
+            qk_nope_head_dim=COLUMNS,
+            v_head_dim=COLUMNS,
+            rms_norm_eps=1e-6,
+        ),
+    ),
+}
+ALL = CONFIGS | {name: f"{whole.prefix}Config" for name, whole in WHOLE.items()}
 HIDING = {"sliding_attention": "window", "chunked_attention": "chunks"}
 
 
@@ -92,16 +166,20 @@ def test_layers_are_those_of_transformers(name):
 
 
 # the length that a model was trained at, where its configuration or its file here has it; Gemma 4's
-# is not confirmed
-TRAINED = {"rnope_swa": 8192, "gpt_oss": 4096, "olmo3": 8192, "gemma3": 32768, "gemma4": 16384}
-PUBLISHED = {"gemma3": 1024}  # arXiv 2503.19786; the default of the class is Gemma 2's
+# is not confirmed, and where a file says so, its length is a choice
+TRAINED = dict.fromkeys(WHOLE, 8192) | {"gpt_oss": 4096, "gemma3": 32768, "gemma4": 16384}
+TRAINED |= {"rnope_swa": 8192, "olmo3": 8192, "trinity": 4096, "laguna": 4096}
+del TRAINED["ministral3"], TRAINED["mistral_large4"]  # without windows
+# Gemma 3: arXiv 2503.19786, the default of the class is Gemma 2's; Trinity Mini's config.json;
+# elsewhere the class counts the token itself too
+PUBLISHED = {"gemma3": 1024, "trinity": 2048, "flint": 512, "kolibri": 512, "mimo_v2_flash": 128}
 
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_windows_are_as_long_as_theirs_at_the_length_that_they_were_trained_at(name):
     gpt = recipe(name, TRAINED[name])
     windows = {p.visible for p in gpt.pos.pieces.values() if p.visible}
-    config = getattr(transformers, CONFIGS[name])()
+    config = getattr(transformers, ALL[name])()
     assert windows == {(PUBLISHED.get(name, config.sliding_window), 0)}
 
 
@@ -147,19 +225,20 @@ def test_rotations_norms_of_queries_and_gates_are_theirs(name):
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", ALL)
 def test_blocks_are_theirs_but_for_what_is_left_out(name):
-    theirs = getattr(transformers, CONFIGS[name])().to_dict()
+    theirs = getattr(transformers, ALL[name])().to_dict()
     ours = recipe(name).config
     released = {"olmo3": 1e-6}  # where the class has another default
     eps = theirs.get("layer_norm_eps", theirs.get("rms_norm_eps"))
     assert ours.norm_eps == released.get(name, eps)
-    assert ours.bias == theirs["attention_bias"]
+    assert ours.bias == theirs.get("attention_bias", False)
     activation = theirs.get("hidden_act", theirs.get("hidden_activation"))
     assert ours.mlp == {"silu": "swiglu", "gelu_pytorch_tanh": "gelu"}[activation]
-    assert ours.norm_place == ("after" if name == "olmo3" else "before")
-    assert ours.parallel_blocks == (name == "rnope_swa")
-    assert ours.norm == ("layernorm" if name == "rnope_swa" else "rmsnorm")
+    assert ours.norm_place == ("after" if name in ("olmo3", "exaone4") else "before")
+    is_cohere = name in ("rnope_swa", "cohere2_moe")
+    assert ours.parallel_blocks == is_cohere
+    assert ours.norm == ("layernorm" if is_cohere else "rmsnorm")
 
 
 def test_yarn_of_gpt_oss_is_theirs_at_their_longest_text():
@@ -246,3 +325,107 @@ def test_gpt_oss_has_sinks_and_llama_4_steps_where_theirs_have_them():
     assert (steps.scale, steps.floor) == (theirs.attn_scale, theirs.floor_scale)
     chunks = pieces(recipe("llama4", theirs.attention_chunk_size), 0)["chunks"]
     assert chunks.size == theirs.attention_chunk_size
+
+
+# ---- the attention of whole models, layer by layer
+
+
+def whole_model(name, n_layer):
+    """Their text model with random weights; its MLPs, of which nothing is compared, do nothing."""
+    whole = WHOLE[name]
+    module = importlib.import_module(f"transformers.models.{whole.module}.modeling_{whole.module}")
+    config_class = getattr(module, f"{whole.prefix}Config")
+    config = config_class(**SIZES | whole.settings, num_hidden_layers=n_layer)
+    config._attn_implementation = config._experts_implementation = "eager"
+    if config.rope_parameters.get("rope_type") == "yarn":
+        factor = TEXT / whole.length
+        config.rope_parameters.update(factor=factor, original_max_position_embeddings=whole.length)
+    model = getattr(module, f"{whole.prefix}Model")(config).double().eval()
+    generator = torch.Generator().manual_seed(3)
+    for p in model.parameters():
+        random = torch.randn(p.shape, generator=generator).double()
+        p.data = 1 + 0.3 * random if p.dim() == 1 else 0.25 * random
+    for layer in model.layers:
+        layer.mlp = nn.Identity()
+    return model
+
+
+def put(parameter, values):
+    """Set a parameter; both have the same shape."""
+    assert parameter.shape == values.shape
+    parameter.data = values.double()
+
+
+def copy_attention(theirs, ours, mine):
+    """The weights of their attention layer into ours, and into its pieces by name, `mine`.
+
+    Our key and value heads are as many as the query heads: theirs are repeated.
+    """
+
+    def heads(weight):
+        each = weight.view(-1, COLUMNS, WIDTH)
+        return each.repeat_interleave(HEADS // len(each), 0).flatten(0, 1)
+
+    values = getattr(theirs, "v_scale", 1) * theirs.v_proj.weight
+    rows = [heads(weight) for weight in (theirs.q_proj.weight, theirs.k_proj.weight, values)]
+    put(ours.c_attn.weight, torch.cat(rows))
+    if hasattr(theirs, "q_norm"):
+        put(ours.q_norm.weight, theirs.q_norm.weight)
+        put(ours.k_norm.weight, theirs.k_norm.weight)
+    elif ours.qk_norm:
+        ours.q_norm.weight.data.fill_(theirs.qk_scale_factor)  # their norm has no weights
+    if "gate" in mine:
+        gate = theirs.g_proj if hasattr(theirs, "g_proj") else theirs.gate_proj
+        put(mine["gate"].gate.weight, gate.weight)
+    if "sink" in mine:
+        put(mine["sink"].s, theirs.sinks)
+    put(ours.c_proj.weight, theirs.o_proj.weight)
+
+
+def copy_latent_attention(theirs, ours, mine):
+    """The same for latent attention, with its learned temperature."""
+    assert set(mine) == {"learned_rope" if theirs.use_rope else "nope", "ssmax"}
+    put(ours.c_query.weight, theirs.q_proj.weight)
+    rows = theirs.kv_a_proj_with_mqa.weight
+    ours.c_latent.weight.data.zero_()[: len(rows)] = rows
+    put(ours.kv_norm.weight, theirs.kv_a_layernorm.weight)
+    up = theirs.kv_b_proj.weight.unflatten(0, (HEADS, -1))
+    put(ours.c_up.weight, torch.cat((up[:, :COLUMNS], up[:, -COLUMNS:]), 1).flatten(0, 1))
+    put(ours.c_proj.weight, theirs.o_proj.weight)
+    put(mine["ssmax"].s, theirs.softmax_scaling.scale)
+    put(mine["ssmax"].b, theirs.softmax_scaling.bias)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_attention_of_every_layer_is_that_of_the_whole_model(name):
+    latent = name == "mistral_large4"
+    sizes = LATENTS if latent else dict(n_kv_head=HEADS)
+    gpt = recipe(name, WHOLE[name].length, head_dim=COLUMNS, **sizes).double()
+    model = whole_model(name, len(gpt.h))
+    if latent:
+        shift = model.rotary_emb.alpha
+        shift.copy_(torch.linspace(-0.5, 0.5, len(shift)))
+        put(pieces(gpt, 0)["learned_rope"].shift, shift)
+    passed = []
+    for layer in model.layers:
+        if latent:  # without positions their keys have columns that ours share: these are 0 in both
+            up = layer.self_attn.kv_b_proj.weight.data.unflatten(0, (HEADS, -1))
+            up[:, COLUMNS:-COLUMNS] = 0
+        if name == "muse_spark":
+            layer.self_attn.o_norm = nn.Identity()  # left out
+        layer.self_attn.register_forward_hook(
+            lambda _, args, given, output: passed.append((given["hidden_states"], output[0])),
+            with_kwargs=True,
+        )
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        model(torch.randint(1, 31, (2, TEXT), generator=generator), use_cache=False)
+        for number, layer in enumerate(model.layers):
+            copy = copy_latent_attention if latent else copy_attention
+            copy(layer.self_attn, gpt.h[number].attn, pieces(gpt, number))
+        places = torch.arange(TEXT)
+        plans = gpt.pos.plans(places, places, TEXT, TEXT, gpt.current_options())
+        for number, (x, expected) in enumerate(passed):
+            plan = attention.prepare(plans[gpt.pos.plan_keys[number]])
+            actual = gpt.h[number].attn(x, plan, None)
+            assert (actual - expected).abs().max() < 1e-5 * expected.abs().max(), number

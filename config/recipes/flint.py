@@ -1,0 +1,12 @@
+# Flint (Recursive 2026, transformers' flint): rope with a window of 512 tokens and the token itself
+# in three layers, no positions and all keys in the fourth, in the first two and in the last; a
+# learned sink in each head. The length of its pre-training is not confirmed: the window's share,
+# 512 of 8,192, is a choice. Left out: experts, and an untied output layer. Six layers are the
+# fewest with this pattern: put a size file of 4 before this one.
+pos = "2 * (nope + sink) | 3 * (rope + window(size=0.0625) + sink) | nope + sink"
+n_layer = 6
+norm = "rmsnorm"
+norm_eps = 1e-6
+mlp = "swiglu"
+qk_norm = True
+n_kv_head = 2  # theirs: 4 of 32
