@@ -460,6 +460,18 @@ def softpick(h, scores):
     return np.array([max(s, 0.0) / (sum(map(abs, sizes)) + least) for s in sizes])
 
 
+def entmax15(h, scores):
+    """1.5-entmax as in algorithm 2 of its paper: among the largest keys, as many as lie above the
+    tau that gives them squares with the sum 1."""
+    z = sorted((score / 2 for score in scores if score > -math.inf), reverse=True)
+    for n in range(1, len(z) + 1):
+        mean = sum(z[:n]) / n
+        variance = sum((a - mean) ** 2 for a in z[:n]) / n
+        tau = mean - math.sqrt(1 / n - variance)
+        if n == len(z) or z[n] <= tau:
+            return np.array([max(score / 2 - tau, 0.0) ** 2 for score in scores])
+
+
 def gated_slopes(w, gate):
     """GRAPE's score of a pair: ALiBi's slope times a learned factor and what the gates give."""
 
@@ -723,6 +735,8 @@ ORACLES: dict[str, Callable[[Weights], Parts]] = {
     "stick_breaking(current=rest)": stick("rest"),
     # Zuhri et al. 2025
     "softpick": lambda w: dict(weights=softpick),
+    # Peters et al. 2019
+    "entmax15": lambda w: dict(weights=entmax15),
     # Zhang et al. 2025, their code
     "grape": lambda w: gated_slopes(w, "key"),
     # Zhang et al. 2025, eq. 4.6

@@ -56,6 +56,7 @@ COMPOSITES = [
     "rope + window(size=3, sinks=1) | nope",
     "randomized(max=64) + (rope | t5(buckets=4, max_distance=6) + window(size=2))",
     "2 * (rope + window(size=2)) | alibi",
+    "alibi + ssmax + entmax15 + window(size=3, sinks=1)",
 ]
 
 
@@ -281,7 +282,9 @@ EXCLUSIVE = (*EARLY, "turn_q", "score", "weights", "output")  # what one scheme 
 # they read no positions along a text, and may stand beside places in an image
 BESIDE_A_GRID = set("nope logn ssmax window block_causal fox path".split())
 BESIDE_A_GRID.update(("bipe", "selective_rope"))
-BESIDE_A_GRID.update("stick_breaking softpick chunks step_temperature sink gate xsa".split())
+BESIDE_A_GRID.update(
+    "stick_breaking softpick entmax15 chunks step_temperature sink gate xsa".split()
+)
 APART = [{"rfs", "learned"}, {"cape", "randomized"}, {"cape", "rfs"}, {"cape", "shape"}]
 APART += [{a, b} for a in ("pope", "xpos") for b in ("bipe", "cope", "path", "selective_rope")]
 APART += [{"grape", "pope"}, {"grape", "xpos"}]
@@ -760,7 +763,7 @@ def causal(scores):
 
 
 WEIGHTS = ["stick_breaking", "stick_breaking(current=share)", "stick_breaking(current=rest)"]
-WEIGHTS.append("softpick")
+WEIGHTS += ["softpick", "entmax15"]
 
 
 @pytest.mark.parametrize("text", WEIGHTS)
@@ -798,6 +801,35 @@ def test_softpick_is_0_where_scores_are_below_0_or_all_are_0():
     expected = torch.zeros(3, 3)
     expected[2, 0] = (math.e - 1) / (math.e - 1 / math.e)
     torch.testing.assert_close(weights_of("softpick", rows), expected)
+
+
+@pytest.mark.parametrize("size", [1e-3, 0.1, 1.0, 30.0])
+@pytest.mark.parametrize("count", [1, 2, 40, 700])
+def test_entmax15_and_its_gradient_are_exact_with_few_and_many_keys(count, size):
+    scores = size * normal(2, count + 1)
+    scores[:, 0] = -math.inf
+    expected = torch.from_numpy(np.array([oracles.entmax15(0, row) for row in scores.tolist()]))
+    # Peters et al. 2019: the derivatives by z are s_i (1[i = j] - s_j / sum s), with s^2 the weights
+    s, upwards = expected.sqrt(), normal(2, count + 1, seed=1)
+    slopes = s * (upwards - (s * upwards).sum(-1, keepdim=True) / s.sum(-1, keepdim=True))
+    for dtype, least in ((torch.float64, 1e-9), (torch.float32, 2e-6)):
+        z = scores.to(dtype).requires_grad_()
+        found = weights_of("entmax15", z)
+        (gradient,) = torch.autograd.grad((found * upwards.to(dtype)).sum(), z)
+        assert_close(found.sum(-1).double(), torch.ones(2, dtype=torch.float64), 1e-6)
+        for ours, theirs in ((found, expected), (gradient, slopes)):
+            assert ((ours - theirs).abs().max() <= least * theirs.abs().max() + 1e-15).item()
+    assert ((found == 0) == (expected == 0)).all() or count > 500  # rounded near tau
+    seen = (2 * normal(3, 7, seed=2)).requires_grad_()
+    assert torch.autograd.gradcheck(lambda z: weights_of("entmax15", z), seen)
+
+
+def test_entmax15_gives_no_weight_and_no_gradient_to_a_query_that_sees_no_key():
+    rows = torch.tensor([[-math.inf] * 3, [1.0, 0.0, -math.inf]], requires_grad=True)
+    found = weights_of("entmax15", rows)
+    assert (found[0] == 0).all() and found[1].sum().item() == pytest.approx(1.0)
+    gradient = torch.autograd.grad(found[:, 0].sum(), rows)[0]
+    assert (gradient[0] == 0).all() and gradient.isfinite().all() and gradient[1, 0] > 0
 
 
 def test_the_prior_of_bam_holds_at_any_power_in_any_format():
