@@ -472,6 +472,17 @@ def entmax15(h, scores):
             return np.array([max(score / 2 - tau, 0.0) ** 2 for score in scores])
 
 
+def largest(count):
+    """The softmax over the largest scores of a query, of equal ones the first."""
+
+    def weights(h, scores):
+        kept = sorted(range(len(scores)), key=lambda j: (-scores[j], j))[:count]
+        powers = [math.exp(z - max(scores)) if j in kept else 0.0 for j, z in enumerate(scores)]
+        return np.array(powers) / sum(powers)
+
+    return lambda w: dict(weights=weights)
+
+
 def gated_slopes(w, gate):
     """GRAPE's score of a pair: ALiBi's slope times a learned factor and what the gates give."""
 
@@ -737,6 +748,9 @@ ORACLES: dict[str, Callable[[Weights], Parts]] = {
     "softpick": lambda w: dict(weights=softpick),
     # Peters et al. 2019
     "entmax15": lambda w: dict(weights=entmax15),
+    # Zhao et al. 2019
+    "topk(keys=3)": largest(3),
+    "topk(keys=0.25)": largest(2),
     # Zhang et al. 2025, their code
     "grape": lambda w: gated_slopes(w, "key"),
     # Zhang et al. 2025, eq. 4.6
@@ -824,4 +838,8 @@ ORACLES: dict[str, Callable[[Weights], Parts]] = {
     ),
     # Zhai 2026
     "xsa": lambda w: dict(output=lambda h, y, v, x: y - (y @ v) / (v @ v) * v),
+    # modded-nanogpt 2026, pull request 264
+    "xsa(learned=True)": lambda w: dict(
+        output=lambda h, y, v, x: y - math.tanh(w["alpha"][h]) * (y @ v) / (v @ v) * v
+    ),
 }

@@ -283,7 +283,7 @@ EXCLUSIVE = (*EARLY, "turn_q", "score", "weights", "output")  # what one scheme 
 BESIDE_A_GRID = set("nope logn ssmax window block_causal fox path".split())
 BESIDE_A_GRID.update(("bipe", "selective_rope"))
 BESIDE_A_GRID.update(
-    "stick_breaking softpick entmax15 chunks step_temperature sink gate xsa".split()
+    "stick_breaking softpick entmax15 topk chunks step_temperature sink gate xsa".split()
 )
 APART = [{"rfs", "learned"}, {"cape", "randomized"}, {"cape", "rfs"}, {"cape", "shape"}]
 APART += [{a, b} for a in ("pope", "xpos") for b in ("bipe", "cope", "path", "selective_rope")]
@@ -716,6 +716,17 @@ def test_xsa_leaves_nothing_of_the_own_value_and_is_the_identity_where_that_is_0
     assert torch.autograd.grad(left.square().sum(), v)[0].isfinite().all()
 
 
+def test_a_learned_xsa_starts_without_it_and_may_remove_all():
+    (piece,) = Scheme("xsa(learned=True)", SHAPE, 1).pieces.values()
+    y, v = normal(2, H, 5, D), normal(2, H, 5, D, seed=1)
+    assert torch.equal(piece.output(y, v, None), y)
+    slope = torch.autograd.grad((piece.output(y, v, None) * y).sum(), piece.alpha)[0]
+    assert (slope < 0).all()  # so that it can start
+    piece.alpha.data[:] = 20.0
+    (plain,) = Scheme("xsa", SHAPE, 1).pieces.values()
+    assert_close(piece.output(y, v, None), plain.output(y, v, None))
+
+
 def added(text, side, table=None):
     """What a scheme of images that was made for a side of 6 adds to one of another side."""
     (piece,) = Scheme(text, Shape(2, 16, 32, 36), 1).double().pieces.values()
@@ -763,7 +774,7 @@ def causal(scores):
 
 
 WEIGHTS = ["stick_breaking", "stick_breaking(current=share)", "stick_breaking(current=rest)"]
-WEIGHTS += ["softpick", "entmax15"]
+WEIGHTS += ["softpick", "entmax15", "topk(keys=3)"]
 
 
 @pytest.mark.parametrize("text", WEIGHTS)
@@ -830,6 +841,22 @@ def test_entmax15_gives_no_weight_and_no_gradient_to_a_query_that_sees_no_key():
     assert (found[0] == 0).all() and found[1].sum().item() == pytest.approx(1.0)
     gradient = torch.autograd.grad(found[:, 0].sum(), rows)[0]
     assert (gradient[0] == 0).all() and gradient.isfinite().all() and gradient[1, 0] > 0
+
+
+def test_topk_keeps_as_many_keys_as_it_says_of_equal_scores_the_older():
+    rows = torch.tensor([[1.0, 0.0, 1.0, 1.0, 2.0], [0.5] * 5, [0.0, *[-math.inf] * 4]])
+    rows.requires_grad_()
+    found = weights_of("topk(keys=3)", rows)
+    assert (found > 0).tolist() == [
+        [True, False, True, False, True],
+        [True, True, True, False, False],
+        [True, False, False, False, False],
+    ]
+    kept = rows.masked_fill(found == 0, -math.inf)
+    torch.testing.assert_close(found, kept.softmax(-1))
+    ours, theirs = (torch.autograd.grad(x[:, 0].sum(), rows)[0] for x in (found, kept.softmax(-1)))
+    torch.testing.assert_close(ours, theirs)
+    assert_close(weights_of("topk(keys=9)", rows), rows.softmax(-1))
 
 
 def test_the_prior_of_bam_holds_at_any_power_in_any_format():
