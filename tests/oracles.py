@@ -462,6 +462,29 @@ def softpick(h, scores):
     return np.array([max(s, 0.0) / (sum(map(abs, sizes)) + least) for s in sizes])
 
 
+def entmax15(h, scores):
+    """1.5-entmax as in algorithm 2 of its paper: among the largest keys, as many as lie above the
+    tau that gives them squares with the sum 1."""
+    z = sorted((score / 2 for score in scores if score > -math.inf), reverse=True)
+    for n in range(1, len(z) + 1):
+        mean = sum(z[:n]) / n
+        variance = sum((a - mean) ** 2 for a in z[:n]) / n
+        tau = mean - math.sqrt(1 / n - variance)
+        if n == len(z) or z[n] <= tau:
+            return np.array([max(score / 2 - tau, 0.0) ** 2 for score in scores])
+
+
+def largest(count):
+    """The softmax over the largest scores of a query, of equal ones the first."""
+
+    def weights(h, scores):
+        kept = sorted(range(len(scores)), key=lambda j: (-scores[j], j))[:count]
+        powers = [math.exp(z - max(scores)) if j in kept else 0.0 for j, z in enumerate(scores)]
+        return np.array(powers) / sum(powers)
+
+    return lambda w: dict(weights=weights)
+
+
 def gated_slopes(w, gate):
     """GRAPE's score of a pair: ALiBi's slope times a learned factor and what the gates give."""
 
@@ -767,6 +790,11 @@ ORACLES: dict[str, Callable[[Weights], Parts]] = {
     "stick_breaking(current=rest)": stick("rest"),
     # Zuhri et al. 2025
     "softpick": lambda w: dict(weights=softpick),
+    # Peters et al. 2019
+    "entmax15": lambda w: dict(weights=entmax15),
+    # Zhao et al. 2019
+    "topk(keys=3)": largest(3),
+    "topk(keys=0.25)": largest(2),
     # Zhang et al. 2025, their code
     "grape": lambda w: gated_slopes(w, "key"),
     # Zhang et al. 2025, eq. 4.6
@@ -877,4 +905,8 @@ ORACLES: dict[str, Callable[[Weights], Parts]] = {
     ),
     # Zhai 2026
     "xsa": lambda w: dict(output=lambda h, y, v, x: y - (y @ v) / (v @ v) * v),
+    # modded-nanogpt 2026, pull request 264
+    "xsa(learned=True)": lambda w: dict(
+        output=lambda h, y, v, x: y - math.tanh(w["alpha"][h]) * (y @ v) / (v @ v) * v
+    ),
 }

@@ -25,6 +25,7 @@ WRITTEN = {
     "scale_invariant": "alibi + scale_invariant",
     "shape": "shape(test_shift=3) + sinusoidal",
     "ssmax": "rope + ssmax",
+    "topk": "rope + topk(keys=3)",
     "window": "alibi + window(size=5, sinks=2)",
 }
 SCHEMES = [WRITTEN.get(name, name) for name in Catalogue().schemes]

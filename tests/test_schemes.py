@@ -58,6 +58,7 @@ COMPOSITES = [
     "2 * (rope + window(size=2)) | alibi",
     "smear + rope + canon",
     "2 * (rope + window(size=2) + short_conv) | nope + key_offset + canon(at=AC, taps=2)",
+    "alibi + ssmax + entmax15 + window(size=3, sinks=1)",
 ]
 
 
@@ -308,8 +309,10 @@ EXCLUSIVE = (*EXCLUSIVE, *(f"mix_{place}" for place in WIDTHS))
 # they read no positions along a text, and may stand beside places in an image
 BESIDE_A_GRID = set("nope logn ssmax window block_causal fox path".split())
 BESIDE_A_GRID.update(("bipe", "selective_rope"))
-BESIDE_A_GRID.update("stick_breaking softpick chunks step_temperature sink gate xsa".split())
 BESIDE_A_GRID.update("canon short_conv smear key_offset".split())
+BESIDE_A_GRID.update(
+    "stick_breaking softpick entmax15 topk chunks step_temperature sink gate xsa".split()
+)
 APART = [{"rfs", "learned"}, {"cape", "randomized"}, {"cape", "rfs"}, {"cape", "shape"}]
 APART += [{a, b} for a in ("pope", "xpos") for b in ("bipe", "cope", "path", "selective_rope")]
 APART += [{"grape", "pope"}, {"grape", "xpos"}]
@@ -741,6 +744,17 @@ def test_xsa_leaves_nothing_of_the_own_value_and_is_the_identity_where_that_is_0
     assert torch.autograd.grad(left.square().sum(), v)[0].isfinite().all()
 
 
+def test_a_learned_xsa_starts_without_it_and_may_remove_all():
+    (piece,) = Scheme("xsa(learned=True)", SHAPE, 1).pieces.values()
+    y, v = normal(2, H, 5, D), normal(2, H, 5, D, seed=1)
+    assert torch.equal(piece.output(y, v, None), y)
+    slope = torch.autograd.grad((piece.output(y, v, None) * y).sum(), piece.alpha)[0]
+    assert (slope < 0).all()  # so that it can start
+    piece.alpha.data[:] = 20.0
+    (plain,) = Scheme("xsa", SHAPE, 1).pieces.values()
+    assert_close(piece.output(y, v, None), plain.output(y, v, None))
+
+
 def added(text, side, table=None):
     """What a scheme of images that was made for a side of 6 adds to one of another side."""
     (piece,) = Scheme(text, Shape(2, 16, 32, 36), 1).double().pieces.values()
@@ -788,7 +802,7 @@ def causal(scores):
 
 
 WEIGHTS = ["stick_breaking", "stick_breaking(current=share)", "stick_breaking(current=rest)"]
-WEIGHTS.append("softpick")
+WEIGHTS += ["softpick", "entmax15", "topk(keys=3)"]
 
 
 @pytest.mark.parametrize("text", WEIGHTS)
@@ -826,6 +840,51 @@ def test_softpick_is_0_where_scores_are_below_0_or_all_are_0():
     expected = torch.zeros(3, 3)
     expected[2, 0] = (math.e - 1) / (math.e - 1 / math.e)
     torch.testing.assert_close(weights_of("softpick", rows), expected)
+
+
+@pytest.mark.parametrize("size", [1e-3, 0.1, 1.0, 30.0])
+@pytest.mark.parametrize("count", [1, 2, 40, 700])
+def test_entmax15_and_its_gradient_are_exact_with_few_and_many_keys(count, size):
+    scores = size * normal(2, count + 1)
+    scores[:, 0] = -math.inf
+    expected = torch.from_numpy(np.array([oracles.entmax15(0, row) for row in scores.tolist()]))
+    # Peters et al. 2019: the derivatives by z are s_i (1[i = j] - s_j / sum s), with s^2 the weights
+    s, upwards = expected.sqrt(), normal(2, count + 1, seed=1)
+    slopes = s * (upwards - (s * upwards).sum(-1, keepdim=True) / s.sum(-1, keepdim=True))
+    for dtype, least in ((torch.float64, 1e-9), (torch.float32, 2e-6)):
+        z = scores.to(dtype).requires_grad_()
+        found = weights_of("entmax15", z)
+        (gradient,) = torch.autograd.grad((found * upwards.to(dtype)).sum(), z)
+        assert_close(found.sum(-1).double(), torch.ones(2, dtype=torch.float64), 1e-6)
+        for ours, theirs in ((found, expected), (gradient, slopes)):
+            assert ((ours - theirs).abs().max() <= least * theirs.abs().max() + 1e-15).item()
+    assert ((found == 0) == (expected == 0)).all() or count > 500  # rounded near tau
+    seen = (2 * normal(3, 7, seed=2)).requires_grad_()
+    assert torch.autograd.gradcheck(lambda z: weights_of("entmax15", z), seen)
+
+
+def test_entmax15_gives_no_weight_and_no_gradient_to_a_query_that_sees_no_key():
+    rows = torch.tensor([[-math.inf] * 3, [1.0, 0.0, -math.inf]], requires_grad=True)
+    found = weights_of("entmax15", rows)
+    assert (found[0] == 0).all() and found[1].sum().item() == pytest.approx(1.0)
+    gradient = torch.autograd.grad(found[:, 0].sum(), rows)[0]
+    assert (gradient[0] == 0).all() and gradient.isfinite().all() and gradient[1, 0] > 0
+
+
+def test_topk_keeps_as_many_keys_as_it_says_of_equal_scores_the_older():
+    rows = torch.tensor([[1.0, 0.0, 1.0, 1.0, 2.0], [0.5] * 5, [0.0, *[-math.inf] * 4]])
+    rows.requires_grad_()
+    found = weights_of("topk(keys=3)", rows)
+    assert (found > 0).tolist() == [
+        [True, False, True, False, True],
+        [True, True, True, False, False],
+        [True, False, False, False, False],
+    ]
+    kept = rows.masked_fill(found == 0, -math.inf)
+    torch.testing.assert_close(found, kept.softmax(-1))
+    ours, theirs = (torch.autograd.grad(x[:, 0].sum(), rows)[0] for x in (found, kept.softmax(-1)))
+    torch.testing.assert_close(ours, theirs)
+    assert_close(weights_of("topk(keys=9)", rows), rows.softmax(-1))
 
 
 def test_the_prior_of_bam_holds_at_any_power_in_any_format():

@@ -1,0 +1,43 @@
+"""1.5-entmax: weights of which many are 0 (Peters et al. 2019, arXiv 1905.05702)."""
+
+import math
+
+import torch
+
+from posenc import Piece
+
+STEPS = 9  # up to a million keys, 8 were enough in float64
+
+
+class Entmax15(Piece):
+    """Weights max(z / 2 - tau, 0)^2 of a query's scores z, in place of the softmax; tau makes their
+    sum 1.
+
+    Peters et al. 2019 (arXiv 1905.05702). A key whose score is far below the largest has weight 0,
+    so that a longer text need not dilute the weights. They find tau by sorting; here Newton's
+    method finds the same tau. ASEntmax (Vasylenko et al. 2025, arXiv 2506.16640) also multiplies
+    the scores by a learned factor that grows with the length and depends on the token: left out,
+    but `rope + ssmax + entmax15` has one that grows. It has no positions: combine it,
+    `rope + entmax15`.
+    """
+
+    def weights(self, scores):
+        """(B, H, R, C) from scores (B, H, R, C)."""
+        unseen = scores == -math.inf
+        z = (scores - scores.amax(-1, keepdim=True).detach()) / 2  # the largest is 0
+        z = z.masked_fill(unseen, -2.0)  # below any tau; a gradient at -inf would not be finite
+        tau = -1.0  # the largest key alone would have all the weight
+        for _ in range(STEPS):
+            tau = newton_step(z.detach(), tau)
+        tau = newton_step(z, tau)  # the last step gives tau its gradient
+        return (z - tau).clamp(min=0.0).square().masked_fill(unseen, 0.0)
+
+
+def newton_step(z, tau):
+    """A step towards the tau (B, H, R, 1) for which max(z - tau, 0) has length 1.
+
+    The length is convex in tau, so that steps from below never go too far.
+    """
+    excess = (z - tau).clamp(min=0.0)
+    length = torch.linalg.vector_norm(excess, dim=-1, keepdim=True)
+    return tau + (length - 1) * length / excess.sum(-1, keepdim=True)

@@ -1,0 +1,29 @@
+"""Attention to the keys with the largest scores alone (Zhao et al. 2019, arXiv 1912.11637)."""
+
+import math
+
+from posenc import Length, Piece, Shape
+
+
+class Topk(Piece):
+    """The softmax over the `keys` largest scores of a query; other keys get no weight.
+
+    Zhao et al. 2019 (arXiv 1912.11637). Of equal scores the older keys are kept; theirs keeps all
+    that equal the last one. Which keys are kept has no gradient. DeepSeek-V3.2 (2025) keeps 2,048
+    keys by the cheaper scores of an indexer, which is left out: here all scores are computed. It
+    has no positions: combine it, `rope + topk(keys=0.25)`.
+    """
+
+    def __init__(self, shape: Shape, *, keys: Length):
+        super().__init__()
+        self.keys = keys
+
+    def weights(self, scores):
+        """(B, H, R, C) from scores (B, H, R, C)."""
+        count = min(self.keys, scores.shape[-1])
+        least = scores.detach().topk(count, -1).values[..., -1:]
+        above = scores > least
+        equal = scores == least
+        room = count - above.sum(-1, keepdim=True)  # for those that equal the least
+        kept = above | (equal & (equal.cumsum(-1) <= room))
+        return scores.masked_fill(~kept, -math.inf).softmax(-1)
