@@ -9,6 +9,7 @@ import math
 import re
 from functools import cache
 
+import numpy as np
 import oracles
 import pytest
 import torch
