@@ -375,6 +375,20 @@ def forgetting(w, log_f):
     return dict(score=over_pairs(found))
 
 
+def predicted(w, extent, floor=math.inf):
+    """Inkling's score of a pair: numbers of the query choose among biases by distance, up to the
+    extent; from the floor on, both grow with the logarithm of the number of keys."""
+    rank = len(w["table"])
+
+    def found(s, h, i, j):
+        r = w["query.weight"][h * rank : (h + 1) * rank] @ s.x[i]
+        bias = float(r @ w["table"][:, i - j]) if i - j < extent else 0.0
+        heat = 1 + 0.1 * math.log(max(1.0, (i + 1) / floor))
+        return (s.scores[h, i, j] + bias) * heat + s.bias[h, i, j]
+
+    return dict(score=over_pairs(found))
+
+
 def refined(w):
     """DAPE's score of a pair: all heads' scores and biases of the keys near it go through one
     network. What a head does not see counts as 0, and there is nothing before the first key."""
@@ -689,6 +703,9 @@ ORACLES: dict[str, Callable[[Weights], Parts]] = {
     "fox": lambda w: forgetting(w, lambda z: math.log(sigmoid(z))),
     # Veisi et al. 2025
     "fox(kind=cable)": lambda w: forgetting(w, lambda z: -softplus(z)),
+    # Inkling, its attention in transformers
+    "rel_proj": lambda w: predicted(w, L // 2),
+    "rel_proj(rank=3, extent=7, floor=3)": lambda w: predicted(w, 7, 3),
     # Zheng et al. 2024
     "dape": refined,
     # Zheng et al. 2024 (DAPE V2), its code

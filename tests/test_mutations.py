@@ -120,6 +120,12 @@ zoo/xpos.py | test_schemes | paper and xpos
 zoo/path.py | test_schemes | path
 - ahead = tile.columns[..., part] > tile.rows
 + ahead = tile.columns[..., part] >= tile.rows
+zoo/rel_proj.py | test_schemes | paper and rel_proj
+- table = nn.functional.pad(self.table, (0, 1))  # 0 from the extent on
++ table = torch.cat((self.table, self.table[:, -1:]), 1)
+zoo/rel_proj.py | test_schemes | inkling
+- scores = scores * (1 + 0.1 * (count / self.floor).clamp(min=1).log())
++ scores = tile.scores * (1 + 0.1 * (count / self.floor).clamp(min=1).log()) + bias
 zoo/self_extend.py | test_extensions | distances
 - query=lambda i: i // g + (w - w // g),
 + query=lambda i: i // g + w,

@@ -16,7 +16,7 @@ import torch
 from oracles import ORACLES, C, D, H, L
 
 import posenc
-from attention import Options
+from attention import Options, prepare
 from common.errors import UserError
 from configurable import GPTConfig
 from model import GPT, Cache
@@ -54,6 +54,7 @@ COMPOSITES = [
     "rope + window(size=3, sinks=1) | nope",
     "randomized(max=64) + (rope | t5(buckets=4, max_distance=6) + window(size=2))",
     "2 * (rope + window(size=2)) | alibi",
+    "rel_proj(rank=3, extent=7, floor=3) + alibi + logn + window(size=3, sinks=1)",
 ]
 
 
@@ -279,6 +280,7 @@ EXCLUSIVE = (*EARLY, "turn_q", "score", "weights", "output")  # what one scheme 
 # they read no positions along a text, and may stand beside places in an image
 BESIDE_A_GRID = set("nope logn ssmax window block_causal fox path".split())
 BESIDE_A_GRID.update(("bipe", "selective_rope"))
+BESIDE_A_GRID.update(("rel_proj",))
 BESIDE_A_GRID.update("stick_breaking softpick chunks step_temperature sink gate xsa".split())
 APART = [{"rfs", "learned"}, {"cape", "randomized"}, {"cape", "rfs"}, {"cape", "shape"}]
 APART += [{a, b} for a in ("pope", "xpos") for b in ("bipe", "cope", "path", "selective_rope")]
@@ -661,6 +663,58 @@ def test_a_layer_with_a_gate_is_one_of_qwen3_next():
     torch.testing.assert_close(of_layer(gpt, x), expected, rtol=1e-5, atol=2e-5)  # float32 norms
 
 
+@pytest.mark.parametrize(
+    "pos, layer",
+    [
+        ("rel_proj(rank=3, extent=5) + window(size=5)", 0),
+        ("rel_proj(rank=3, extent=11, floor=6)", 5),
+    ],
+)
+def test_a_layer_with_rel_proj_is_one_of_inkling(pos, layer):
+    inkling = theirs("inkling")
+    heads = dict(num_attention_heads=H, num_key_value_heads=1, head_dim=D)
+    config = inkling.InklingTextConfig(
+        hidden_size=C,
+        **heads,
+        **{f"swa_{name}": number for name, number in heads.items()},
+        num_hidden_layers=6,
+        sliding_window_size=5,
+        rel_extent=11,
+        d_rel=3,
+        log_scaling_n_floor=6,
+        attn_implementation="eager",
+    )
+    layer = inkling.InklingAttention(config, layer).double().eval()
+    shape = dict(block_size=L, vocab_size=VOCABULARY, n_layer=1, n_head=H, n_kv_head=1, n_embd=C)
+    more = dict(bias=False, qk_norm=True, norm="rmsnorm", norm_eps=config.rms_norm_eps)
+    gpt = GPT(GPTConfig(pos=pos, **shape, **more)).double().eval()
+    for seed, parameter in enumerate(layer.parameters()):
+        parameter.data = normal(*parameter.shape, seed=seed)
+    layer.k_sconv.conv1d.weight.data.zero_()  # x + conv(x) is x
+    layer.v_sconv.conv1d.weight.data.zero_()
+    ours, piece = gpt.h[0].attn, gpt.pos.pieces["0_rel_proj_layer0"]
+    rows = (layer.q_proj.weight, layer.k_proj.weight, layer.v_proj.weight)
+    ours.c_attn.weight.data = torch.cat(rows).data
+    ours.c_proj.weight.data = layer.o_proj.weight.data
+    ours.q_norm.weight.data = layer.q_norm.weight.data / math.sqrt(D)  # they divide q.k by d
+    ours.k_norm.weight.data = layer.k_norm.weight.data
+    piece.query.weight.data = layer.r_proj.weight.data
+    piece.table.data = layer.rel_logits_proj.proj.data
+    x, places = normal(1, 20, C, seed=99).requires_grad_(), torch.arange(20)
+    mask = unseen(20)
+    if "window" in pos:
+        mask = mask + unseen(20).mT.tril(-5)
+    (plan,) = gpt.pos.plans(places, places, 20, 20, gpt.current_options()).values()
+    sides = []
+    for y, r, table in (
+        (layer(x, mask)[0], layer.r_proj.weight, layer.rel_logits_proj.proj),
+        (ours(x, prepare(plan), None), piece.query.weight, piece.table),
+    ):
+        sides.append([y, *torch.autograd.grad((y * normal(*y.shape)).sum(), [x, r, table])])
+    for mine, wanted in zip(*sides[::-1], strict=True):  # float32 norms and softmax of theirs
+        assert_close(mine, wanted, 2e-6 * wanted.abs().max().item())
+
+
 def test_xsa_leaves_nothing_of_the_own_value_and_is_the_identity_where_that_is_0():
     piece = Scheme("xsa", SHAPE, 1).pieces["0_xsa"]
     y, v = normal(2, H, 5, D), normal(2, H, 5, D, seed=1)
@@ -804,7 +858,9 @@ def test_grape_starts_with_the_slopes_of_alibi_where_keys_say_nothing():
 
 
 def test_what_a_layer_learns_by_itself_is_not_shared():
-    by_layer = "bam cope dape fope fox gate grape learned_rope path selective_rope sink ssmax"
+    by_layer = (
+        "bam cope dape fope fox gate grape learned_rope path rel_proj selective_rope sink ssmax"
+    )
     assert [n for n in CATALOGUE.schemes if CATALOGUE.pieces[n].per_layer] == by_layer.split()
 
 
