@@ -375,6 +375,21 @@ def forgetting(w, log_f):
     return dict(score=over_pairs(found))
 
 
+def walled(w, scalar=False):
+    """Wall's score of a pair: each channel of the key decays by its own gates of the tokens after
+    it, up to the query; the logarithms of a further gate may be added."""
+    rows = D + scalar  # of a head
+
+    def found(s, h, i, j):
+        weight, bias = (w[name][h * rows : (h + 1) * rows] for name in ("gate.weight", "gate.bias"))
+        gates = [[sigmoid(float(z)) for z in weight @ x + bias] for x in s.x[j + 1 : i + 1]]
+        decays = np.prod(gates, 0) if gates else np.ones(rows)
+        score = sum(s.q[h, i] * s.k[h, j] * decays[:D]) / math.sqrt(D) + s.bias[h, i, j]
+        return score + math.log(decays[D]) if scalar else score
+
+    return dict(score=over_pairs(found))
+
+
 def predicted(w, extent, floor=math.inf):
     """Inkling's score of a pair: numbers of the query choose among biases by distance, up to the
     extent; from the floor on, both grow with the logarithm of the number of keys."""
@@ -706,6 +721,9 @@ ORACLES: dict[str, Callable[[Weights], Parts]] = {
     # Inkling, its attention in transformers
     "rel_proj": lambda w: predicted(w, L // 2),
     "rel_proj(rank=3, extent=7, floor=3)": lambda w: predicted(w, 7, 3),
+    # Tilde Research 2026, naive.py of its code
+    "wall": walled,
+    "wall(scalar=True)": lambda w: walled(w, True),
     # Zheng et al. 2024
     "dape": refined,
     # Zheng et al. 2024 (DAPE V2), its code

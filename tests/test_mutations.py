@@ -126,6 +126,12 @@ zoo/rel_proj.py | test_schemes | paper and rel_proj
 zoo/rel_proj.py | test_schemes | inkling
 - scores = scores * (1 + 0.1 * (count / self.floor).clamp(min=1).log())
 + scores = tile.scores * (1 + 0.1 * (count / self.floor).clamp(min=1).log()) + bias
+zoo/wall.py | test_schemes | paper and wall
+- scores = torch.where(differ < size, scores, decayed)
++ scores = torch.where(differ <= size, scores, decayed)
+zoo/wall.py | test_schemes | wall_is_exact
+- after = pad(blocks, (0, 0, 0, 1))[..., 1:, :].flip(3).cumsum(3).flip(3)
++ after = blocks.sum(3, keepdim=True) - blocks.cumsum(3)
 zoo/self_extend.py | test_extensions | distances
 - query=lambda i: i // g + (w - w // g),
 + query=lambda i: i // g + w,

@@ -55,6 +55,7 @@ COMPOSITES = [
     "randomized(max=64) + (rope | t5(buckets=4, max_distance=6) + window(size=2))",
     "2 * (rope + window(size=2)) | alibi",
     "rel_proj(rank=3, extent=7, floor=3) + alibi + logn + window(size=3, sinks=1)",
+    "rope + wall(scalar=True) + alibi + logn",
 ]
 
 
@@ -280,11 +281,11 @@ EXCLUSIVE = (*EARLY, "turn_q", "score", "weights", "output")  # what one scheme 
 # they read no positions along a text, and may stand beside places in an image
 BESIDE_A_GRID = set("nope logn ssmax window block_causal fox path".split())
 BESIDE_A_GRID.update(("bipe", "selective_rope"))
-BESIDE_A_GRID.update(("rel_proj",))
+BESIDE_A_GRID.update(("rel_proj", "wall"))
 BESIDE_A_GRID.update("stick_breaking softpick chunks step_temperature sink gate xsa".split())
 APART = [{"rfs", "learned"}, {"cape", "randomized"}, {"cape", "rfs"}, {"cape", "shape"}]
 APART += [{a, b} for a in ("pope", "xpos") for b in ("bipe", "cope", "path", "selective_rope")]
-APART += [{"grape", "pope"}, {"grape", "xpos"}]
+APART += [{"grape", "pope"}, {"grape", "xpos"}, {"wall", "pope"}]
 
 
 def clash(first, second):
@@ -857,10 +858,39 @@ def test_grape_starts_with_the_slopes_of_alibi_where_keys_say_nothing():
     torch.testing.assert_close(piece.score(tile)[0], alibi * math.log(2))  # softplus of 0
 
 
+@pytest.mark.parametrize("first", [0, 133])  # query, as in a block
+@pytest.mark.parametrize("size, reset", [(0.1, 0.0), (30.0, 0.0), (0.01, -1e4)])
+def test_wall_is_exact_where_decays_are_strong_and_texts_long(size, reset, first):
+    count = 300
+    (piece,) = Scheme("wall", SHAPE, 1).pieces.values()
+    logs = -size * normal(1, count, H * D).abs()
+    logs[:, ::7] += reset  # a channel forgets all at once
+    given = [normal(1, H, count - first, D, seed=1), normal(1, H, count, D, seed=2), logs]
+    i, j = torch.arange(first, count)[:, None], torch.arange(count)
+    added = torch.zeros(count - first, count).masked_fill(j > i, -math.inf)
+
+    def ours(q, k, logs):
+        scores = q @ k.mT / D**0.5
+        return piece.score(posenc.Tile(q, k, scores, added.to(q), i, j.minimum(i), i, j, logs))
+
+    def pair_by_pair(q, k, logs):  # as the authors' naive.py
+        sums = logs.cumsum(1).unflatten(-1, (H, D)).transpose(1, 2)
+        between = sums[:, :, first:, None] - sums[:, :, None]
+        decays = between.masked_fill((j > i)[..., None], 0.0).exp()
+        return torch.einsum("bhid,bhjd,bhijd->bhij", q, k, decays) / D**0.5
+
+    sides = []
+    for score, dtype in ((ours, torch.float32), (pair_by_pair, torch.float64)):
+        inputs = [x.to(dtype).requires_grad_() for x in given]
+        scores = score(*inputs).masked_fill(j > i, 0.0)
+        total = (scores * normal(*scores.shape, seed=3)).sum()
+        sides.append([x.double() for x in (scores, *torch.autograd.grad(total, inputs))])
+    for found, wanted in zip(*sides, strict=True):
+        assert_close(found, wanted, 2e-6 * wanted.abs().max().item())
+
+
 def test_what_a_layer_learns_by_itself_is_not_shared():
-    by_layer = (
-        "bam cope dape fope fox gate grape learned_rope path rel_proj selective_rope sink ssmax"
-    )
+    by_layer = "bam cope dape fope fox gate grape learned_rope path rel_proj selective_rope sink ssmax wall"
     assert [n for n in CATALOGUE.schemes if CATALOGUE.pieces[n].per_layer] == by_layer.split()
 
 
