@@ -667,6 +667,8 @@ ORACLES: dict[str, Callable[[Weights], Parts]] = {
     "alibi": lambda w: dict(bias=lambda h, i, j: -SLOPES[h] * (i - j)),
     # Press et al. 2021, section 3, slopes trained
     "alibi(learned=True)": lambda w: dict(bias=lambda h, i, j: -softplus(w["raw"][h]) * (i - j)),
+    # Vasylenko et al. 2025, its code: a slope of 1 in the first of two heads
+    "nape": lambda w: dict(bias=lambda h, i, j: (j - i, 0.0)[h]),
     # Raffel et al. 2019, section 2.1
     "t5": lambda w: dict(bias=lambda h, i, j: w["table"][buckets(i - j, 32, 17), h]),
     "t5(buckets=4, max_distance=6)": lambda w: dict(

@@ -120,6 +120,9 @@ zoo/xpos.py | test_schemes | paper and xpos
 zoo/path.py | test_schemes | path
 - ahead = tile.columns[..., part] > tile.rows
 + ahead = tile.columns[..., part] >= tile.rows
+zoo/nape.py | test_schemes | nape
+- slopes[shape.n_head // 2 :] = 0.0
++ slopes[: shape.n_head // 2] = 0.0
 zoo/rel_proj.py | test_schemes | paper and rel_proj
 - table = nn.functional.pad(self.table, (0, 1))  # 0 from the extent on
 + table = torch.cat((self.table, self.table[:, -1:]), 1)

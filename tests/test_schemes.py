@@ -56,6 +56,7 @@ COMPOSITES = [
     "2 * (rope + window(size=2)) | alibi",
     "rel_proj(rank=3, extent=7, floor=3) + alibi + logn + window(size=3, sinks=1)",
     "rope + wall(scalar=True) + alibi + logn",
+    "rope + nape + softpick",
 ]
 
 
@@ -501,6 +502,15 @@ def test_the_slopes_of_alibi_are_the_published_ones():
     assert alibi_slopes(8).tolist() == published
     more = [0.70710678, 0.35355339, 0.17677670, 0.08838835]
     assert alibi_slopes(12).tolist() == pytest.approx(published + more, rel=1e-6)
+
+
+@pytest.mark.parametrize("n_head", [1, 2, 5, 8])
+def test_half_of_the_heads_of_nape_have_slopes_and_the_others_no_positions(n_head):
+    (piece,) = Scheme("nape", Shape(n_head, D, n_head * D, L), 1).pieces.values()
+    bias = piece.bias(torch.arange(n_head), torch.tensor(12), torch.tensor(0))
+    sloped = n_head // 2
+    assert bias[:sloped].tolist() == pytest.approx([-12, -6, -4, -3][:sloped])
+    assert (bias[sloped:] == 0).all()
 
 
 def test_the_buckets_of_t5_start_where_the_published_ones_do():
