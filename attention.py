@@ -86,6 +86,7 @@ class Plan:
     n_head: int
     turned_width: int  # how many of the last columns of q and k are turned
     score_piece: Piece | None  # computes the whole score
+    mix_pieces: dict[str, Piece]  # {place: the piece that mixes vectors there}
     features_piece: Piece | None  # computes features of each layer's input
     weights_piece: Piece | None  # replaces the softmax
     output_piece: Piece | None  # changes the output of the heads

@@ -42,6 +42,8 @@ class Cache:
     tokens: Tensor | None = None  # (B, n)
     # for each (layer, name) a tensor (B, heads, length, D), filled up to n
     tensors: dict[tuple[int, str], Tensor] = field(default_factory=dict)
+    # for each (layer, place) of `mix` the vectors of the last tokens, (B, rows - 1, W)
+    recent: dict[tuple[int, str], Tensor] = field(default_factory=dict)
 
     def append(self, layer: int, name: str, x: Tensor) -> Tensor:
         """Append x (B, heads, t, D) of t new tokens; returns (B, heads, n + t, D) of all tokens.
@@ -79,6 +81,25 @@ def with_cached(cache, layer, name, x, pack_piece):
         return x + (pack_piece.unpack(*packed) - x).detach()
     parts = [cache.append(layer, f"{name}{n}", part) for n, part in enumerate(packed)]
     return pack_piece.unpack(*parts)
+
+
+def mixed(x, place, plan, cache, layer):
+    """The vectors x (B, T, W) of the new tokens at a place of a layer, mixed with those of the
+    tokens just before, if a piece of the plan does that.
+    """
+    piece = plan.mix_pieces.get(place)
+    if piece is None:
+        return x
+    past = piece.mixes[place] - 1  # how many tokens before
+    before = x.new_zeros(len(x), past, x.shape[2])  # the start of the text
+    if cache:
+        before = cache.recent.get((layer, place), before)
+    x = torch.cat((before, x), 1)  # (B, past + T, W)
+    if cache:
+        cache.recent[layer, place] = x[:, x.shape[1] - past :].clone()
+    with no_autocast(x):
+        rows = [upcast(x[:, past - n : x.shape[1] - n]) for n in range(past + 1)]
+        return piece.mix(rows, place).to(x.dtype)
 
 
 # ---- the layers
@@ -140,6 +161,9 @@ class Attention(nn.Module):
         The plan is one that `attention.prepare` has made.
         """
         q, k, v = self.c_attn(x).split(self.widths, -1)
+        q = mixed(q, "q", plan, cache, self.layer)
+        k = mixed(k, "k", plan, cache, self.layer)
+        v = mixed(v, "v", plan, cache, self.layer)
         q = q[:, -plan.n_queries :]  # the last layer may need the last queries alone
         if self.qk_norm:
             q = self.norm_heads(self.q_norm, q)
@@ -242,17 +266,18 @@ def project_out(c_proj, y, v, x, plan):
 class MLP(nn.Module):
     """Two linear layers with a GELU between them; or SwiGLU, with gates and values in the first."""
 
-    def __init__(self, config: GPTConfig):
+    def __init__(self, config: GPTConfig, layer: int):
         super().__init__()
+        self.layer = layer
         self.kind = config.mlp
         width = config.mlp_width
         widths = [width, width] if config.mlp == "swiglu" else [width]
         self.c_fc = Fused(config.n_embd, widths, config.bias)
         self.c_proj = nn.Linear(width, config.n_embd, bias=config.bias)
 
-    def forward(self, x):
+    def forward(self, x, plan, cache):
         """(B, T, C) -> (B, T, C)."""
-        x = self.c_fc(x)
+        x = mixed(self.c_fc(x), "hidden", plan, cache, self.layer)
         if self.kind == "swiglu":
             gates, values = x.chunk(2, -1)
             x = F.silu(gates) * values
@@ -270,27 +295,32 @@ class Block(nn.Module):
 
     def __init__(self, config: GPTConfig, layer: int):
         super().__init__()
+        self.layer = layer
         kind = LatentAttention if config.kv_lora_rank else Attention
         self.ln_1 = new_norm(config, config.n_embd)
         self.attn = kind(config, layer)
         self.ln_2 = new_norm(config, config.n_embd)
-        self.mlp = MLP(config)
+        self.mlp = MLP(config, layer)
         self.norm_place = config.norm_place
         self.parallel_blocks = config.parallel_blocks
 
     def forward(self, x, plan, cache):
         """x (B, T, C) -> (B, Q, C) for the plan's Q queries, the last of the T tokens."""
-        if self.norm_place == "after":
-            y = self.ln_1(self.attn(x, plan, cache).to(x.dtype))
-        else:
-            y = self.attn(self.ln_1(x), plan, cache)
+        norm_after = self.norm_place == "after"
+        y = x if norm_after else self.ln_1(x)
+        y = self.attn(mixed(y, "input", plan, cache, self.layer), plan, cache)
+        if norm_after:
+            y = self.ln_1(y.to(x.dtype))
+        y = mixed(y, "branch", plan, cache, self.layer)
         x = x[:, -y.shape[1] :]  # y is of the queries alone
         attended = x + F.dropout(y, plan.options.dropout)  # 0 unless the model is in training
-        mlp_input = x if self.parallel_blocks else attended
-        if self.norm_place == "after":
-            y = self.ln_2(self.mlp(mlp_input).to(x.dtype))
-        else:
-            y = self.mlp(self.ln_2(mlp_input))
+        y = x if self.parallel_blocks else attended
+        if not norm_after:
+            y = self.ln_2(y)
+        y = self.mlp(mixed(y, "mlp", plan, cache, self.layer), plan, cache)
+        if norm_after:
+            y = self.ln_2(y.to(x.dtype))
+        y = mixed(y, "mlp_branch", plan, cache, self.layer)
         return attended + F.dropout(y, plan.options.dropout)
 
 
@@ -317,12 +347,18 @@ class GPT(nn.Module):
         if config.tie_embeddings:
             self.lm_head.weight = self.wte.weight
         self.apply(self._init_weights)
+        # of the vectors that a piece may mix
+        widths = dict.fromkeys(("embedding", "input", "branch", "mlp", "mlp_branch"), config.n_embd)
+        widths["hidden"] = self.h[0].mlp.c_fc.out_features
+        if not config.kv_lora_rank:
+            widths |= zip("qkv", self.h[0].attn.widths, strict=True)
         shape = Shape(
             n_head=config.n_head,
             turned_width=config.turned_width,
             width=config.n_embd,
             first_length=config.first_length,
             latent=config.kv_lora_rank is not None,
+            widths=widths,
         )
         self.pos = Scheme(config.pos, shape, config.n_layer, Catalogue(pos_file))
         for piece in self.pos.pieces.values():
@@ -384,13 +420,14 @@ class GPT(nn.Module):
         x = self.ln_e(self.wte(idx[:, pass_.skip :]))
         if pass_.embedded is not None:
             x = x + pass_.embedded.to(x.dtype)
+        x = mixed(x, "embedding", pass_.plans[0], cache, 0)
         x = F.dropout(x, options.dropout)
         for block, plan in zip(self.h, pass_.plans, strict=True):
             x = block(x, plan, cache)
         if cache:
             cache.tokens = tokens
             cache.n += idx.shape[1]
-        return self.ln_f(x)
+        return self.ln_f(x[:, -(n_queries or x.shape[1]) :])
 
     def logits(self, idx: Tensor, cache: Cache | None = None) -> Tensor:
         """The logits (B, T, V) of tokens idx (B, T), which follow those in the cache."""

@@ -11,7 +11,7 @@ user's own `--pos_file`. A second expression, `extend`, changes a model that is 
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -194,7 +194,7 @@ class Shape:
 
     `extends`: the piece extends a model that is already trained. `folder`: where files that options
     name are looked up first. `latent`: the model has latent attention, so that only some columns of
-    a head turn, and those are shared by all heads.
+    a head turn, and those are shared by all heads; then `widths` has no q, k and v.
     """
 
     n_head: int
@@ -204,6 +204,17 @@ class Shape:
     extends: bool = False
     folder: Path | None = None
     latent: bool = False
+    widths: dict[str, int] = field(default_factory=dict)  # {place: W}, of what `mix` gets
+
+    def width_at(self, place: str) -> int:
+        """The width W of the vectors at a place of `mix`; UserError if the model has none there."""
+        if place not in self.widths:
+            has = ", ".join(self.widths)
+            raise UserError(
+                f"nothing is mixed at {place!r}: this model has vectors at {has} (with latent "
+                "attention, not at q, k and v)"
+            )
+        return self.widths[place]
 
 
 @dataclass(frozen=True)
@@ -262,6 +273,9 @@ class Piece(nn.Module):
     temperature(index)               (T,) or (H, T): what multiplies the scores q.k / sqrt(d) of
                                      the query at `index` (T,), reals, which sees index + 1 keys
     mask(i, j)                       True where query index i may see key index j <= i
+    mix(rows, place)                 (B, T, W) instead of the vectors rows[0] (B, T, W) at a place
+                                     of each layer; rows[n] are those n tokens before, 0 before the
+                                     start of the text: see `mixes`
     features(x)                      (B, T, M), computed from a layer's normalised input x
                                      (B, T, C), and cached with the keys
     along(q, k, features, scale)     (q, k) with more columns, such as sums along the text; q
@@ -297,6 +311,10 @@ class Piece(nn.Module):
     per_layer: bool = False  # whether each layer has a piece of its own, by default
     by_distance: bool = False  # whether its bias and its mask depend on i - j alone
     in_kernel: bool = False  # whether flex computes its bias for each pair, without a table
+    # {place: the number of rows that `mix` gets}. Places: "embedding" (once, before the first
+    # layer), "input" and "branch" of attention, "q", "k", "v" (of all heads, before they are
+    # normalised), "mlp", "hidden" (before the activation), "mlp_branch"; inputs are normalised
+    mixes: dict[str, int] = {}
     can_extend: bool = False  # whether it may stand in `extend`
     factor_grows: bool = False  # whether its factor depends on the length of the text
     extends: tuple[str, ...] = ()  # the only schemes that it can extend, by name
@@ -381,6 +399,7 @@ METHODS = (  # in the order of docs/schemes.md
     Method("bias", "h, i, j", "score", reads=("positions", "distances")),
     Method("temperature", "index", "temperature", of="both", by_layer=True),
     Method("mask", "i, j", "mask", of="both"),
+    Method("mix", "rows, place", "vectors of neighbours"),
     Method("features", "x", claims="whole score"),
     Method("along", "q, k, features, scale", "queries and keys, by content"),
     Method("score", "tile", "whole score", claims="whole score", reads=("positions",)),
@@ -579,7 +598,8 @@ class Window(Piece):
     """A query sees the last `size` keys, itself included, and the first `sinks` keys.
 
     Beltagy et al. 2020 (arXiv 2004.05150), sinks after Xiao et al. 2023 (arXiv 2309.17453). It is a
-    mask: positions stay as they are.
+    mask: positions stay as they are. Beside a piece that mixes, such as canon, a key tells of a few
+    tokens before it too.
     """
 
     can_extend = True

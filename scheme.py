@@ -404,6 +404,7 @@ def extended_frequencies(
 def claims(piece):
     """The set of what a piece claims: in a layer, only one piece may claim it."""
     claimed = {method.claims for method in methods_of(piece)} - {""}
+    claimed.update(f"mixing at {place}" for place in piece.mixes)
     if isinstance(piece, Rotary):  # such as resonance, which rounds the frequencies of another map
         claimed.discard("frequencies")
     return claimed
@@ -517,6 +518,14 @@ class Scheme(nn.Module):
         self.catalogue = catalogue or Catalogue()
         pieces, self.layers = build(self.expression, n_layer, shape, self.catalogue)
         self.pieces = nn.ModuleDict(pieces)
+        for key, piece in pieces.items():
+            for at in piece.mixes:
+                shape.width_at(at)  # UserError if there is no such place
+                if at == "embedding" and not all(key in keys for keys in self.layers):
+                    raise UserError(
+                        f"{scheme_name(piece)} acts once, before the first layer, so it cannot be "
+                        "per_layer or in a pattern: write 'SCHEME + (... | ...)'"
+                    )
         self.reads = set().union(*map(reads, pieces.values()))  # such as "positions"
         limits = [piece.limit for piece in pieces.values() if piece.limit and not piece.ids]
         self.id_limit = min(limits, default=None)  # of the smallest table: ids are below it
@@ -584,6 +593,17 @@ class Scheme(nn.Module):
         """The piece that changes position ids, if there is one."""
         return first_with(self.pieces.values(), "ids")
 
+    def reach(self, layer: int) -> int:
+        """How many tokens back a layer mixes, at all its places together; for the first layer,
+        those of the embedding too.
+        """
+        count = 0
+        for key in self.layers[layer]:
+            for at, rows in self.pieces[key].mixes.items():
+                if at != "embedding" or layer == 0:
+                    count += rows - 1
+        return count
+
     def first_needed(self, length: int, n_queries: int, window: int) -> int:
         """The first of `length` tokens on which the last `n_queries` depend, if in every layer keys
         are limited to i - j < window.
@@ -595,13 +615,14 @@ class Scheme(nn.Module):
             output of layer 0    . . . . . . x x x x    and the window - 1 tokens before
             embedding            . . . . x x x x x x    and those before them: 4 is the first
 
-        It is 0 if pieces may read other tokens too (features, score), or if a mask depends on where
-        in the text a key is.
+        A layer that mixes needs as many more as it reaches back. It is 0 if pieces may read other
+        tokens too (features, score), or if a mask depends on where in the text a key is.
         """
         for p in [*self.pieces.values(), *self.extensions.values()]:
             if p.features or p.score or p.mask and not p.by_distance:
                 return 0
-        return max(0, length - n_queries - len(self.layers) * (window - 1))
+        before = sum(window - 1 + self.reach(layer) for layer in range(len(self.layers)))
+        return max(0, length - n_queries - before)
 
     def check_length(self, total: int) -> None:
         """Raise UserError if a text of `total` tokens has more positions than the scheme."""
@@ -675,7 +696,8 @@ class Scheme(nn.Module):
         will have `total` tokens.
 
         `window` hides keys with i - j >= window. The last layer has only the last `n_queries` as
-        queries. UserError if the text is too long for the scheme.
+        queries, and those before that are mixed into them. UserError if the text is too long for
+        the scheme.
 
         Decoding: tokens (1, 101), of which 100 are in the cache: new = 1, total = 500.
         A windowed test: tokens (1, 4096), new = total = 4096, window = 128, n_queries = 32: of 4
@@ -696,6 +718,8 @@ class Scheme(nn.Module):
             plans = self.plans(index, ids, new, total, options, window)
             prepared = {keys: prepare(plan) for keys, plan in plans.items()}
             layers = [prepared[keys] for keys in self.plan_keys]
+            # what is mixed after attention needs rows before those of the queries
+            n_queries += self.reach(len(layers) - 1)
             if n_queries < new:
                 last = slice_queries(plans[self.plan_keys[-1]], new - n_queries, new)
                 layers[-1] = prepare(last)
@@ -746,6 +770,7 @@ class Scheme(nn.Module):
                 n_head=self.shape.n_head,
                 turned_width=self.shape.turned_width,
                 score_piece=first_with(schemes, "score"),
+                mix_pieces={at: piece for piece in schemes for at in piece.mixes},
                 features_piece=first_with(schemes, "features"),
                 weights_piece=first_with(pieces, "weights"),
                 output_piece=first_with(pieces, "output"),

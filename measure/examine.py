@@ -88,6 +88,8 @@ def examine(config: GPTConfig, pos_file: str | Path = "", folder: Path | None = 
             again = small_model(shallow, pos_file, folder)  # as when a run is loaded
             for piece in model.pos.pieces.values():
                 check_names(type(piece))
+                if bool(piece.mix) != bool(piece.mixes):
+                    raise Fault("must have both mix and mixes, or neither")
             check_short(model, again, config.vocab_size, min(48, length))
             check_long(model, length)
         advice = "if it defines L positions only, set self.limit = shape.first_length"
@@ -128,14 +130,26 @@ def check_names(cls):
             raise Fault(f"has {name}, which no piece has: did you mean {near[0]}?")
 
 
+class NoMLP(nn.Module):
+    """In the place of an MLP; it gives what it gets."""
+
+    def forward(self, x, plan, cache):
+        """x, as it is."""
+        return x
+
+
 def small_model(config, pos_file, folder):
-    """A model with the run's heads and width, with scores near 1 and no MLP."""
+    """A model with the run's heads and width, with scores near 1, and without MLPs, unless the
+    scheme acts in them.
+    """
     size = min(config.vocab_size, 256)
     model = GPT(replace(config, vocab_size=size, dropout=0.0, extend=""), pos_file)
     model.pos.extend(config.extend, folder)
     model.wte.register_forward_pre_hook(lambda _, tokens: tokens[0] % size)
+    is_mixed = any("hidden" in piece.mixes for piece in model.pos.pieces.values())
     for block in model.h:
-        block.mlp = nn.Identity()
+        if not is_mixed:
+            block.mlp = NoMLP()
     for p in model.h.parameters():
         if p.dim() == 2:
             nn.init.normal_(p, std=p.shape[1] ** -0.5)

@@ -214,7 +214,8 @@ PROTOCOLS = (
         limits_keys=True,
         targets="places",
         columns={
-            "windowed": "windowed: fixed_targets where each token sees no more than the last L"
+            "windowed": "windowed: fixed_targets where each layer sees the last L keys alone, "
+            "with the tokens just before that a scheme such as canon mixes into them"
         },
     ),
     Protocol(

@@ -23,6 +23,7 @@ Vector = Sequence[float]
 #   sees(i, j) -> bool                       score(Seen) -> (H, T, T)
 #   weights(head, scores) -> (T,), of a query's scores (T,) that are -inf where unseen
 #   output(head, y, v, x) -> (D,), of a token's y (D,), its value v (D,) and the input x (C,)
+#   mix_PLACE(x) -> (T, W), of the vectors x (T, W) at a place of a layer
 Parts = dict[str, Callable]
 
 
@@ -624,6 +625,48 @@ def sinking(w):
     return dict(weights=weights)
 
 
+def convolved(w, places):
+    """At each place, a token and the weighted ones before it, column by column."""
+
+    def at(taps):
+        def mix(x):
+            mixed = x.copy()
+            for t in range(len(x)):
+                for n in range(min(len(taps), t + 1)):
+                    mixed[t] += taps[n] * x[t - n]
+            return mixed
+
+        return mix
+
+    return {f"mix_{place}": at(w[f"w.{place}"]) for place in places.split()}
+
+
+def smeared(w):
+    """A gated share of the token before."""
+
+    def mix(x):
+        rows = [x[0]]
+        for before, now in itertools.pairwise(x):
+            gate = sigmoid(float(now[: len(w["g"])] @ w["g"]))
+            rows.append(now + w["s"] * gate * before)
+        return np.array(rows)
+
+    return dict(mix_embedding=mix)
+
+
+def offset_keys(kept):
+    """In each head, the columns from `kept` on are those of the token before, 0 at the start."""
+
+    def mix(x):
+        mixed = x.copy()
+        for column in range(x.shape[1]):
+            if column % D >= kept:
+                mixed[:, column] = [0.0, *x[:-1, column]]
+        return mixed
+
+    return dict(mix_k=mix)
+
+
 def gated(y, logits):
     """Each column times the sigmoid of its gate."""
     return np.array([a * sigmoid(float(z)) for a, z in zip(y, logits, strict=True)])
@@ -825,6 +868,15 @@ ORACLES: dict[str, Callable[[Weights], Parts]] = {
     "gate(kind=head)": lambda w: dict(
         output=lambda h, y, v, x: gated(y, [w["gate.weight"][h] @ x] * D)
     ),
+    # Allen-Zhu 2025, figure of the four places; Inkling, its layer in transformers
+    "canon": lambda w: convolved(w, "input q k v mlp hidden"),
+    "canon(at=AC, taps=2)": lambda w: convolved(w, "input mlp"),
+    "short_conv": lambda w: convolved(w, "k v branch mlp_branch"),
+    # modded-nanogpt and nanochat, their train_gpt.py and gpt.py
+    "smear": smeared,
+    "smear(columns=5)": smeared,
+    "key_offset": lambda w: offset_keys(D // 2),
+    "key_offset(fraction=0.25)": lambda w: offset_keys(D // 4),
     # Zhai 2026
     "xsa": lambda w: dict(output=lambda h, y, v, x: y - (y @ v) / (v @ v) * v),
 }

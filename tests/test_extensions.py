@@ -248,8 +248,11 @@ def heads(gpt, count, score):
     j, q, k) are the scores of the keys up to the query; None: not seen.
     """
     idx = tokens(1, count)
-    _, (x,), (found,) = observe(gpt, idx)
-    qkv = gpt.h[0].attn.c_attn(x).detach().view(count, 3, H, D).permute(1, 2, 0, 3).numpy()
+    seen = observe(gpt, idx)
+    attn = gpt.h[0].attn
+    x = seen[gpt.h[0].ln_1][1]
+    found = seen[attn.c_proj][0]
+    qkv = attn.c_attn(x).detach().view(count, 3, H, D).permute(1, 2, 0, 3).numpy()
     scores = np.full((H, count, count), -math.inf)
     for h, i in itertools.product(range(H), range(count)):
         for j in range(i + 1):

@@ -21,6 +21,18 @@ posenc.py | test_schemes | paper and rope
 posenc.py | test_schemes | paper and rope
 - if layout == "half":
 + if layout != "half":
+zoo/_taps.py | test_schemes | paper and canon
+- return rows[0] + sum(w * x for w, x in zip(self.w[place], rows, strict=True))
++ return rows[0] + sum(w * x for w, x in zip(self.w[place], rows[::-1], strict=True))
+scheme.py | test_mix | leaves_out
+- n_queries += self.reach(len(layers) - 1)
++ n_queries += 0
+scheme.py | test_mix | leaves_out
+- before = sum(window - 1 + self.reach(layer) for layer in range(len(self.layers)))
++ before = len(self.layers) * (window - 1)
+model.py | test_mix | uneven
+- cache.recent[layer, place] = x[:, x.shape[1] - past :].clone()
++ cache.recent[layer, place] = x[:, :past].clone()
 posenc.py | test_schemes | million
 - return positions[..., None] * inv_freq.to(device, torch.float64)
 + return (positions[..., None] * inv_freq.to(device, torch.float64)).float()

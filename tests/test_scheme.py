@@ -416,23 +416,23 @@ def test_the_table_of_methods_is_what_the_contract_says_and_what_all_pieces_have
 
 
 def test_a_method_of_the_contract_is_one_entry(tmp_path, monkeypatch):
-    mix = Method("mix", "rows, place", "neighbours", claims="vectors of neighbours")
-    monkeypatch.setattr(posenc, "METHODS", (*METHODS, mix))
-    monkeypatch.setattr(Piece, "mix", None, raising=False)
+    stir = Method("stir", "rows, place", "neighbours", claims="vectors of neighbours")
+    monkeypatch.setattr(posenc, "METHODS", (*METHODS, stir))
+    monkeypatch.setattr(Piece, "stir", None, raising=False)
     catalogue = own(
         tmp_path,
         "".join(
-            f"class {name}({base}):\n    def mix(self, rows, place):\n        return rows[0]\n"
-            for name, base in (("Canon", "Piece"), ("Smear", "Piece"), ("Late", "Extension"))
+            f"class {name}({base}):\n    def stir(self, rows, place):\n        return rows[0]\n"
+            for name, base in (("Whisk", "Piece"), ("Spoon", "Piece"), ("Late", "Extension"))
         ),
     )
-    canon = catalogue.find("canon")
-    assert methods_of(canon) == [mix] and methods_of(Alibi)[0].name == "bias"
-    check_names(canon)  # it does something
-    Scheme("canon | smear", SHAPE, 2, catalogue)
-    with pytest.raises(UserError, match="canon and smear both claim the vectors of neighbours"):
-        Scheme("canon + smear", SHAPE, 2, catalogue)
-    with pytest.raises(UserError, match="late has mix, which does nothing in an extension"):
+    whisk = catalogue.find("whisk")
+    assert methods_of(whisk) == [stir] and methods_of(Alibi)[0].name == "bias"
+    check_names(whisk)  # it does something
+    Scheme("whisk | spoon", SHAPE, 2, catalogue)
+    with pytest.raises(UserError, match="whisk and spoon both claim the vectors of neighbours"):
+        Scheme("whisk + spoon", SHAPE, 2, catalogue)
+    with pytest.raises(UserError, match="late has stir, which does nothing in an extension"):
         Scheme("rope", SHAPE, 2, catalogue).extend("late")
 
 

@@ -9,7 +9,6 @@ import math
 import re
 from functools import cache
 
-import numpy as np
 import oracles
 import pytest
 import torch
@@ -24,7 +23,8 @@ from posenc import Shape, alibi_slopes, sinusoids, t5_buckets
 from scheme import ZOO, Catalogue, Scheme, load_file, parse
 from zoo._decay import split
 
-SHAPE = Shape(n_head=H, turned_width=D, width=C, first_length=L)
+WIDTHS = dict.fromkeys("embedding input branch q k v mlp mlp_branch".split(), C) | {"hidden": 4 * C}
+SHAPE = Shape(n_head=H, turned_width=D, width=C, first_length=L, widths=WIDTHS)
 CATALOGUE = Catalogue()
 VOCABULARY = 17
 MENTIONS = list(ORACLES)
@@ -54,6 +54,8 @@ COMPOSITES = [
     "rope + window(size=3, sinks=1) | nope",
     "randomized(max=64) + (rope | t5(buckets=4, max_distance=6) + window(size=2))",
     "2 * (rope + window(size=2)) | alibi",
+    "smear + rope + canon",
+    "2 * (rope + window(size=2) + short_conv) | nope + key_offset + canon(at=AC, taps=2)",
     "rel_proj(rank=3, extent=7, floor=3) + alibi + logn + window(size=3, sinks=1)",
     "rope + wall(scalar=True) + alibi + logn",
     "rope + nape + softpick",
@@ -75,7 +77,7 @@ def tokens(*shape, seed=1):
 def value(name, place):
     """Entry `place` of a parameter, no two alike: from 0.1 to 0.9, in networks of both signs."""
     wave = math.sin(1.7 * place + len(name) + ord(name[-1]))
-    if name in ("weight", "bias", "down", "up", "taps", "delta", "shift"):
+    if name in ("weight", "bias", "down", "up", "taps", "delta", "shift", "g"):
         return 0.8 * wave
     return 0.5 + 0.4 * wave
 
@@ -115,47 +117,69 @@ def assert_close(ours, theirs, atol=1e-9):
 
 
 def observe(gpt, idx):
-    """What one pass over idx (1, T) does: the embedded tokens (T, C), and for each layer its
-    normalised input (T, C) and what its heads give (T, C).
+    """{module: (input, output)} of each module of the layers in one pass over idx (1, T), both
+    (T, .).
     """
-    embedded, inputs, outputs, hooks = [], [], [], []
-    first = gpt.h[0].ln_1.register_forward_pre_hook(lambda _, x: embedded.append(x[0][0]))
-    for block in gpt.h:
-        keep = block.ln_1.register_forward_hook(lambda _, x, y: inputs.append(y[0]))
-        heads = block.attn.c_proj.register_forward_pre_hook(lambda _, x: outputs.append(x[0][0]))
-        hooks += [keep, heads]
+    seen = {}
+
+    def keep(module, inputs, output):
+        seen[module] = (inputs[0][0], output[0])
+
+    hooks = [module.register_forward_hook(keep) for module in gpt.h.modules()]
     with torch.no_grad():
         logits(gpt, idx)
-    for hook in (first, *hooks):
+    for hook in hooks:
         hook.remove()
-    return embedded[0], inputs, outputs
+    return seen
 
 
 def difference(gpt, length=6):
-    """The largest difference of a model from the oracles: of what the heads of each layer give, and
-    of the vectors added to the embedding.
+    """The largest difference of a model from the oracles: of what the heads of each layer give, of
+    the vectors added to the embedding, and of what is mixed at each place.
     """
     idx = torch.tensor([oracles.text(length)])
-    embedded, inputs, outputs = observe(gpt, idx)
+    seen = observe(gpt, idx)
     mentions = {str(n): mention.text for n, mention in enumerate(parse(gpt.config.pos).mentions)}
-    found = 0.0
-    for layer, (x, y) in enumerate(zip(inputs, outputs, strict=True)):
+    pairs = []  # of what should be equal, ours and theirs
+    for layer, block in enumerate(gpt.h):
         parts = []
         for key in gpt.pos.layers[layer]:
             parameters = gpt.pos.pieces[key].named_parameters()
             weights = {name: p.detach().double().numpy() for name, p in parameters}
             parts.append(ORACLES[mentions[key.split("_")[0]]](weights))
         joined = oracles.combined(parts)
+
+        def mixed(place, x, joined=joined):
+            mix = joined.get(f"mix_{place}")
+            return torch.from_numpy(mix(x.numpy())) if mix else x
+
         ids = [joined["ids"](n, length) if "ids" in joined else n for n in range(length)]
+        before, x = seen[block.ln_1]
+        x = mixed("input", x)
         with torch.no_grad():
-            qkv = gpt.h[layer].attn.c_attn(x).view(length, 3, H, D).permute(1, 2, 0, 3).numpy()
-        scores = oracles.logits(joined, qkv[0], qkv[1], x.numpy(), ids)
-        heads = oracles.attention(joined, scores, qkv[2], x.numpy())
-        heads = heads.swapaxes(0, 1).reshape(length, C)
-        found = max(found, np.abs(y.numpy() - heads).max())
-    added = (embedded - gpt.wte(idx)[0]).detach().numpy()
-    wanted = joined["embed"](ids, idx[0].tolist()) if "embed" in joined else 0.0
-    return float(max(found, np.abs(added - wanted).max()))
+            qkv = block.attn.c_attn(x).split(C, -1)
+        heads = [
+            mixed(place, vectors).view(length, H, D).transpose(0, 1).numpy()
+            for place, vectors in zip("qkv", qkv, strict=True)
+        ]
+        scores = oracles.logits(joined, heads[0], heads[1], x.numpy(), ids)
+        y = oracles.attention(joined, scores, heads[2], x.numpy())
+        pairs.append((seen[block.attn.c_proj][0], torch.from_numpy(y.swapaxes(0, 1)).flatten(1)))
+
+        # the places after attention
+        middle = seen[block.ln_2][0]
+        hidden = mixed("hidden", seen[block.mlp.c_fc][1])
+        pairs += [
+            (middle, before + mixed("branch", seen[block.attn.c_proj][1])),
+            (seen[block.mlp.c_fc][0], mixed("mlp", seen[block.ln_2][1])),
+            (seen[block.mlp.c_proj][0], torch.nn.functional.gelu(hidden, approximate="tanh")),
+            (seen[block][1], middle + mixed("mlp_branch", seen[block.mlp.c_proj][1])),
+        ]
+    embedded = gpt.wte(idx)[0].detach()
+    if "embed" in joined:
+        embedded = embedded + torch.from_numpy(joined["embed"](ids, idx[0].tolist()))
+    pairs.append((seen[gpt.h[0].ln_1][0], mixed("embedding", embedded)))
+    return max(float((ours - theirs).abs().max()) for ours, theirs in pairs)
 
 
 def tolerance(text):
@@ -264,7 +288,9 @@ def compiled_equals_eager(gpt):
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("text", ["rope + alibi", "fox | alibi + kerple + dape", "rope2d"])
+@pytest.mark.parametrize(
+    "text", ["rope + alibi", "fox | alibi + kerple + dape", "rope2d", "smear + canon"]
+)
 def test_compiled_training_is_eager_training(text):
     compiled_equals_eager(model(text))
 
@@ -277,13 +303,15 @@ def test_compiled_training_with_any_scheme_is_eager_training(text):
 
 # ---- schemes together
 
-EARLY = ("ids", "embed")  # what acts once, before the first layer
+EARLY = ("ids", "embed", "mix_embedding")  # what acts once, before the first layer
 EXCLUSIVE = (*EARLY, "turn_q", "score", "weights", "output")  # what one scheme may do in a layer
+EXCLUSIVE = (*EXCLUSIVE, *(f"mix_{place}" for place in WIDTHS))
 # they read no positions along a text, and may stand beside places in an image
 BESIDE_A_GRID = set("nope logn ssmax window block_causal fox path".split())
 BESIDE_A_GRID.update(("bipe", "selective_rope"))
 BESIDE_A_GRID.update(("rel_proj", "wall"))
 BESIDE_A_GRID.update("stick_breaking softpick chunks step_temperature sink gate xsa".split())
+BESIDE_A_GRID.update("canon short_conv smear key_offset".split())
 APART = [{"rfs", "learned"}, {"cape", "randomized"}, {"cape", "rfs"}, {"cape", "shape"}]
 APART += [{a, b} for a in ("pope", "xpos") for b in ("bipe", "cope", "path", "selective_rope")]
 APART += [{"grape", "pope"}, {"grape", "xpos"}, {"wall", "pope"}]
@@ -316,7 +344,7 @@ def test_any_two_schemes_act_together_as_their_papers_say_or_are_refused(first):
                 continue
             gpt = build(text)
             assert difference(gpt) < tolerance(text), text
-        if EARLY[0] in parts_of(second) or EARLY[1] in parts_of(second):
+        if set(EARLY) & set(parts_of(second)):
             with pytest.raises(UserError, match="before the first layer"):
                 Scheme(f"nope | {second}", SHAPE, 2)
 
@@ -900,7 +928,8 @@ def test_wall_is_exact_where_decays_are_strong_and_texts_long(size, reset, first
 
 
 def test_what_a_layer_learns_by_itself_is_not_shared():
-    by_layer = "bam cope dape fope fox gate grape learned_rope path rel_proj selective_rope sink ssmax wall"
+    by_layer = "bam canon cope dape fope fox gate grape learned_rope path "
+    by_layer += "rel_proj selective_rope short_conv sink ssmax wall"
     assert [n for n in CATALOGUE.schemes if CATALOGUE.pieces[n].per_layer] == by_layer.split()
 
 
@@ -1000,16 +1029,17 @@ def test_weights_and_outputs_of_a_users_file_are_their_formulas(own):
     gpt = build("own_sink + own_gate + rope", 1, own)
     plain = build("rope")
     plain.load_state_dict(gpt.state_dict(), strict=False)
-    _, inputs, heads = observe(gpt, idx[:1])
-    _, _, plain_heads = observe(plain, idx[:1])
-    x, y = inputs[0], plain_heads[0].view(7, H, D)
+    seen = observe(gpt, idx[:1])
+    x = seen[gpt.h[0].ln_1][1]
+    heads = seen[gpt.h[0].attn.c_proj][0]
+    y = observe(plain, idx[:1])[plain.h[0].attn.c_proj][0].view(7, H, D)
     q, k, v = gpt.h[0].attn.c_attn(x).view(7, 3, H, D).unbind(1)
     q, k = (turned("rope", part.transpose(0, 1)[None], torch.arange(7))[0] for part in (q, k))
     sums = (q @ k.mT / D**0.5).exp().tril().sum(-1).T[..., None]  # (T, H, 1)
     sink = gpt.pos.pieces["0_own_sink"].sink.exp()[:, None]
     gate = gpt.pos.pieces["1_own_gate_layer0"].gate(x)[..., None]
     expected = y * sums / (sums + sink) * torch.sigmoid(gate) - 0.1 * v
-    assert_close(heads[0], expected.flatten(1))
+    assert_close(heads, expected.flatten(1))
     cache = Cache(2, 7)
     parts = [gpt(part, cache=cache)[0] for part in idx.split([4, 1, 2], 1)]
     assert_close(torch.cat(parts, 1), logits(gpt, idx))
