@@ -147,6 +147,9 @@ zoo/wall.py | test_schemes | paper and wall
 zoo/wall.py | test_schemes | wall_is_exact
 - after = pad(blocks, (0, 0, 0, 1))[..., 1:, :].flip(3).cumsum(3).flip(3)
 + after = blocks.sum(3, keepdim=True) - blocks.cumsum(3)
+config/recipes/inkling.py | test_recipes | whole_model
+- pos = "short_conv + (5 * (rel_proj(extent=0.25) + window(size=0.25)) | rel_proj(floor=1.0))"
++ pos = "short_conv + (4 * (rel_proj(extent=0.25) + window(size=0.25)) | rel_proj(floor=1.0))"
 zoo/self_extend.py | test_extensions | distances
 - query=lambda i: i // g + (w - w // g),
 + query=lambda i: i // g + w,
