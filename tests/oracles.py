@@ -392,6 +392,35 @@ def forgetting(w, log_f):
     return dict(score=over_pairs(found))
 
 
+def walled(w, scalar=False):
+    """Wall's score of a pair: each channel of the key decays by its own gates of the tokens after
+    it, up to the query; the logarithms of a further gate may be added."""
+    rows = D + scalar  # of a head
+
+    def found(s, h, i, j):
+        weight, bias = (w[name][h * rows : (h + 1) * rows] for name in ("gate.weight", "gate.bias"))
+        gates = [[sigmoid(float(z)) for z in weight @ x + bias] for x in s.x[j + 1 : i + 1]]
+        decays = np.prod(gates, 0) if gates else np.ones(rows)
+        score = sum(s.q[h, i] * s.k[h, j] * decays[:D]) / math.sqrt(D) + s.bias[h, i, j]
+        return score + math.log(decays[D]) if scalar else score
+
+    return dict(score=over_pairs(found))
+
+
+def predicted(w, extent, floor=math.inf):
+    """Inkling's score of a pair: numbers of the query choose among biases by distance, up to the
+    extent; from the floor on, both grow with the logarithm of the number of keys."""
+    rank = len(w["table"])
+
+    def found(s, h, i, j):
+        r = w["query.weight"][h * rank : (h + 1) * rank] @ s.x[i]
+        bias = float(r @ w["table"][:, i - j]) if i - j < extent else 0.0
+        heat = 1 + 0.1 * math.log(max(1.0, (i + 1) / floor))
+        return (s.scores[h, i, j] + bias) * heat + s.bias[h, i, j]
+
+    return dict(score=over_pairs(found))
+
+
 def refined(w):
     """DAPE's score of a pair: all heads' scores and biases of the keys near it go through one
     network. What a head does not see counts as 0, and there is nothing before the first key."""
@@ -725,6 +754,8 @@ ORACLES: dict[str, Callable[[Weights], Parts]] = {
     "alibi": lambda w: dict(bias=lambda h, i, j: -SLOPES[h] * (i - j)),
     # Press et al. 2021, section 3, slopes trained
     "alibi(learned=True)": lambda w: dict(bias=lambda h, i, j: -softplus(w["raw"][h]) * (i - j)),
+    # Vasylenko et al. 2025, its code: a slope of 1 in the first of two heads
+    "nape": lambda w: dict(bias=lambda h, i, j: (j - i, 0.0)[h]),
     # Raffel et al. 2019, section 2.1
     "t5": lambda w: dict(bias=lambda h, i, j: w["table"][buckets(i - j, 32, 17), h]),
     "t5(buckets=4, max_distance=6)": lambda w: dict(
@@ -776,6 +807,12 @@ ORACLES: dict[str, Callable[[Weights], Parts]] = {
     "fox": lambda w: forgetting(w, lambda z: math.log(sigmoid(z))),
     # Veisi et al. 2025
     "fox(kind=cable)": lambda w: forgetting(w, lambda z: -softplus(z)),
+    # Inkling, its attention in transformers
+    "rel_proj": lambda w: predicted(w, L // 2),
+    "rel_proj(rank=3, extent=7, floor=3)": lambda w: predicted(w, 7, 3),
+    # Tilde Research 2026, naive.py of its code
+    "wall": walled,
+    "wall(scalar=True)": lambda w: walled(w, True),
     # Zheng et al. 2024
     "dape": refined,
     # Zheng et al. 2024 (DAPE V2), its code

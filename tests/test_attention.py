@@ -172,7 +172,14 @@ def test_flex_is_chosen_where_it_fits_a_whole_text_on_a_card(pos, head_dim, test
 @torch.no_grad()
 @pytest.mark.parametrize(
     "pos",
-    ["alibi", "t5 + rope", "sandwich", "alibi + window(size=5, sinks=2)", "rope + window(size=6)"],
+    [
+        "alibi",
+        "nape + rope",
+        "t5 + rope",
+        "sandwich",
+        "alibi + window(size=5, sinks=2)",
+        "rope + window(size=6)",
+    ],
 )
 def test_flex_equals_the_reference(pos):
     gpt = model(pos, dtype=torch.float32, n_embd=32)

@@ -147,6 +147,24 @@ zoo/xsa.py | test_schemes | xsa
 zoo/path.py | test_schemes | path
 - ahead = tile.columns[..., part] > tile.rows
 + ahead = tile.columns[..., part] >= tile.rows
+zoo/nape.py | test_schemes | nape
+- slopes[shape.n_head // 2 :] = 0.0
++ slopes[: shape.n_head // 2] = 0.0
+zoo/rel_proj.py | test_schemes | paper and rel_proj
+- table = nn.functional.pad(self.table, (0, 1))  # 0 from the extent on
++ table = torch.cat((self.table, self.table[:, -1:]), 1)
+zoo/rel_proj.py | test_schemes | inkling
+- scores = scores * (1 + 0.1 * (count / self.floor).clamp(min=1).log())
++ scores = tile.scores * (1 + 0.1 * (count / self.floor).clamp(min=1).log()) + bias
+zoo/wall.py | test_schemes | paper and wall
+- scores = torch.where(differ < size, scores, decayed)
++ scores = torch.where(differ <= size, scores, decayed)
+zoo/wall.py | test_schemes | wall_is_exact
+- after = pad(blocks, (0, 0, 0, 1))[..., 1:, :].flip(3).cumsum(3).flip(3)
++ after = blocks.sum(3, keepdim=True) - blocks.cumsum(3)
+config/recipes/inkling.py | test_recipes | whole_model
+- pos = "short_conv + (5 * (rel_proj(extent=0.25) + window(size=0.25)) | rel_proj(floor=1.0))"
++ pos = "short_conv + (4 * (rel_proj(extent=0.25) + window(size=0.25)) | rel_proj(floor=1.0))"
 zoo/self_extend.py | test_extensions | distances
 - query=lambda i: i // g + (w - w // g),
 + query=lambda i: i // g + w,

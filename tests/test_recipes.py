@@ -22,7 +22,7 @@ from scheme import extended_frequencies, parse
 FOLDER = Path(configurable.__file__).resolve().parent / "config/recipes"
 RECIPES = {path.stem: path for path in sorted(FOLDER.glob("*.py"))}
 NAMES = (
-    "cohere2_moe exaone4 flint gemma3 gemma4 gpt_oss granite_swash kolibri laguna llama4 mellum2 "
+    "cohere2_moe exaone4 flint gemma3 gemma4 gpt_oss granite_swash inkling kolibri laguna llama4 mellum2 "
     "mimo_v2_flash ministral3 mistral_large4 modded_nanogpt muse_glimmer muse_spark olmo3 "
     "qwen3_next rnope_swa smollm3 swan trinity"
 )
@@ -315,6 +315,71 @@ def test_attention_of_gemma_3_is_theirs_in_both_kinds_of_layer(layer):
         plan = gpt.pos.plans(places, places, count, count, options)[gpt.pos.plan_keys[layer]]
         actual = ours(x, attention.prepare(plan), None)
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-4)  # float32 norms of theirs
+
+
+def test_every_layer_of_inkling_is_theirs_and_so_is_the_whole_model():
+    inkling = importlib.import_module("transformers.models.inkling.modeling_inkling")
+    gpt = recipe("inkling", block_size=20).double()
+    heads = dict(num_attention_heads=4, num_key_value_heads=2, head_dim=8)
+    config = inkling.InklingTextConfig(
+        vocab_size=31,
+        hidden_size=32,
+        num_hidden_layers=6,
+        **heads,
+        **{f"swa_{name}": number for name, number in heads.items()},
+        sliding_window_size=5,
+        rel_extent=10,
+        log_scaling_n_floor=20,
+        mlp_layer_types=6 * ["dense"],
+        intermediate_size=gpt.config.mlp_width,
+        attn_implementation="eager",
+    )
+    theirs = inkling.InklingTextModel(config).double().eval()
+    generator = torch.Generator().manual_seed(3)
+    for p in theirs.parameters():
+        random = torch.randn(p.shape, generator=generator).double()
+        p.data = 1 + 0.3 * random if p.dim() == 1 else 0.5 * random
+    gpt.wte.weight.data = theirs.embed_tokens.weight.data
+    gpt.ln_e.weight.data = theirs.embed_tokens.embed_norm.weight.data
+    gpt.ln_f.weight.data = theirs.norm.weight.data
+    passed = []
+    for number, layer in enumerate(theirs.layers):
+        copy_inkling(layer, gpt.h[number], pieces(gpt, number))
+        layer.register_forward_hook(lambda _, args, output: passed.append((args[0], output)))
+    idx = torch.randint(31, (2, 40), generator=generator)  # up to twice the training length
+    places = torch.arange(40)
+    with torch.no_grad():
+        last = theirs(idx).last_hidden_state
+        plans = gpt.pos.plans(places, places, 40, 40, gpt.current_options())
+        pairs = [(gpt.hidden(idx), last)]
+        for number, (x, expected) in enumerate(passed):
+            plan = attention.prepare(plans[gpt.pos.plan_keys[number]])
+            pairs.append((gpt.h[number](x, plan, None), expected))
+    assert len(pairs) == 7
+    for number, (actual, expected) in enumerate(pairs):
+        assert (actual - expected).abs().max() < 1e-5 * expected.abs().max(), number
+
+
+def copy_inkling(theirs, ours, mine):
+    """The weights of their decoder layer into our block, and into its pieces by name, `mine`."""
+    attn, mlp = theirs.self_attn, theirs.mlp
+    rows = (attn.q_proj.weight, attn.k_proj.weight, attn.v_proj.weight)
+    ours.attn.c_attn.weight.data = torch.cat(rows).data
+    ours.attn.c_proj.weight.data = attn.o_proj.weight.data
+    ours.attn.q_norm.weight.data = attn.q_norm.weight.data / 8**0.5  # they divide q.k by d
+    ours.attn.k_norm.weight.data = attn.k_norm.weight.data
+    ours.ln_1.weight.data = theirs.input_layernorm.weight.data
+    ours.ln_2.weight.data = theirs.post_attention_layernorm.weight.data
+    ours.mlp.c_fc.weight.data = torch.cat((mlp.gate_proj.weight, mlp.up_proj.weight)).data
+    ours.mlp.c_proj.weight.data = (mlp.down_proj.weight * mlp.global_scale).data
+    assert mine["rel_proj"].table.shape == attn.rel_logits_proj.proj.shape
+    mine["rel_proj"].query.weight.data = attn.r_proj.weight.data
+    mine["rel_proj"].table.data = attn.rel_logits_proj.proj.data
+    convolutions = dict(k=attn.k_sconv, v=attn.v_sconv)
+    convolutions |= dict(branch=theirs.attn_sconv, mlp_branch=theirs.mlp_sconv)
+    for place, convolution in convolutions.items():
+        taps = convolution.conv1d.weight[:, 0].flip(1).T  # the token's own first
+        mine["short_conv"].w[place].data = taps.data.contiguous()
 
 
 def test_gpt_oss_has_sinks_and_llama_4_steps_where_theirs_have_them():

@@ -16,7 +16,7 @@ import torch
 from oracles import ORACLES, C, D, H, L
 
 import posenc
-from attention import Options
+from attention import Options, prepare
 from common.errors import UserError
 from configurable import GPTConfig
 from measure.examine import examine
@@ -60,6 +60,9 @@ COMPOSITES = [
     "smear + rope + canon",
     "2 * (rope + window(size=2) + short_conv) | nope + key_offset + canon(at=AC, taps=2)",
     "alibi + ssmax + entmax15 + window(size=3, sinks=1)",
+    "rel_proj(rank=3, extent=7, floor=3) + alibi + logn + window(size=3, sinks=1)",
+    "rope + wall(scalar=True) + alibi + logn",
+    "rope + nape + softpick",
 ]
 
 
@@ -310,13 +313,14 @@ EXCLUSIVE = (*EXCLUSIVE, *(f"mix_{place}" for place in WIDTHS))
 # they read no positions along a text, and may stand beside places in an image
 BESIDE_A_GRID = set("nope logn ssmax window block_causal fox path".split())
 BESIDE_A_GRID.update(("bipe", "selective_rope"))
+BESIDE_A_GRID.update(("rel_proj", "wall"))
 BESIDE_A_GRID.update("canon short_conv smear key_offset".split())
 BESIDE_A_GRID.update(
     "stick_breaking softpick entmax15 topk chunks step_temperature sink gate xsa".split()
 )
 APART = [{"rfs", "learned"}, {"cape", "randomized"}, {"cape", "rfs"}, {"cape", "shape"}]
 APART += [{a, b} for a in ("pope", "xpos") for b in ("bipe", "cope", "path", "selective_rope")]
-APART += [{"grape", "pope"}, {"grape", "xpos"}]
+APART += [{"grape", "pope"}, {"grape", "xpos"}, {"wall", "pope"}]
 
 
 def clash(first, second):
@@ -573,6 +577,15 @@ def test_the_slopes_of_alibi_are_the_published_ones():
     assert alibi_slopes(12).tolist() == pytest.approx(published + more, rel=1e-6)
 
 
+@pytest.mark.parametrize("n_head", [1, 2, 5, 8])
+def test_half_of_the_heads_of_nape_have_slopes_and_the_others_no_positions(n_head):
+    (piece,) = Scheme("nape", Shape(n_head, D, n_head * D, L), 1).pieces.values()
+    bias = piece.bias(torch.arange(n_head), torch.tensor(12), torch.tensor(0))
+    sloped = n_head // 2
+    assert bias[:sloped].tolist() == pytest.approx([-12, -6, -4, -3][:sloped])
+    assert (bias[sloped:] == 0).all()
+
+
 def test_the_buckets_of_t5_start_where_the_published_ones_do():
     starts = [*range(17), 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113]
     buckets = t5_buckets(torch.arange(5000))
@@ -732,6 +745,58 @@ def test_a_layer_with_a_gate_is_one_of_qwen3_next():
     x = normal(1, 20, C, seed=99)
     expected, _ = layer(x, rotary(x, torch.arange(20)[None]), unseen(20))
     torch.testing.assert_close(of_layer(gpt, x), expected, rtol=1e-5, atol=2e-5)  # float32 norms
+
+
+@pytest.mark.parametrize(
+    "pos, layer",
+    [
+        ("rel_proj(rank=3, extent=5) + window(size=5)", 0),
+        ("rel_proj(rank=3, extent=11, floor=6)", 5),
+    ],
+)
+def test_a_layer_with_rel_proj_is_one_of_inkling(pos, layer):
+    inkling = theirs("inkling")
+    heads = dict(num_attention_heads=H, num_key_value_heads=1, head_dim=D)
+    config = inkling.InklingTextConfig(
+        hidden_size=C,
+        **heads,
+        **{f"swa_{name}": number for name, number in heads.items()},
+        num_hidden_layers=6,
+        sliding_window_size=5,
+        rel_extent=11,
+        d_rel=3,
+        log_scaling_n_floor=6,
+        attn_implementation="eager",
+    )
+    layer = inkling.InklingAttention(config, layer).double().eval()
+    shape = dict(block_size=L, vocab_size=VOCABULARY, n_layer=1, n_head=H, n_kv_head=1, n_embd=C)
+    more = dict(bias=False, qk_norm=True, norm="rmsnorm", norm_eps=config.rms_norm_eps)
+    gpt = GPT(GPTConfig(pos=pos, **shape, **more)).double().eval()
+    for seed, parameter in enumerate(layer.parameters()):
+        parameter.data = normal(*parameter.shape, seed=seed)
+    layer.k_sconv.conv1d.weight.data.zero_()  # x + conv(x) is x
+    layer.v_sconv.conv1d.weight.data.zero_()
+    ours, piece = gpt.h[0].attn, gpt.pos.pieces["0_rel_proj_layer0"]
+    rows = (layer.q_proj.weight, layer.k_proj.weight, layer.v_proj.weight)
+    ours.c_attn.weight.data = torch.cat(rows).data
+    ours.c_proj.weight.data = layer.o_proj.weight.data
+    ours.q_norm.weight.data = layer.q_norm.weight.data / math.sqrt(D)  # they divide q.k by d
+    ours.k_norm.weight.data = layer.k_norm.weight.data
+    piece.query.weight.data = layer.r_proj.weight.data
+    piece.table.data = layer.rel_logits_proj.proj.data
+    x, places = normal(1, 20, C, seed=99).requires_grad_(), torch.arange(20)
+    mask = unseen(20)
+    if "window" in pos:
+        mask = mask + unseen(20).mT.tril(-5)
+    (plan,) = gpt.pos.plans(places, places, 20, 20, gpt.current_options()).values()
+    sides = []
+    for y, r, table in (
+        (layer(x, mask)[0], layer.r_proj.weight, layer.rel_logits_proj.proj),
+        (ours(x, prepare(plan), None), piece.query.weight, piece.table),
+    ):
+        sides.append([y, *torch.autograd.grad((y * normal(*y.shape)).sum(), [x, r, table])])
+    for mine, wanted in zip(*sides[::-1], strict=True):  # float32 norms and softmax of theirs
+        assert_close(mine, wanted, 2e-6 * wanted.abs().max().item())
 
 
 def test_xsa_leaves_nothing_of_the_own_value_and_is_the_identity_where_that_is_0():
@@ -932,9 +997,40 @@ def test_grape_starts_with_the_slopes_of_alibi_where_keys_say_nothing():
     torch.testing.assert_close(piece.score(tile)[0], alibi * math.log(2))  # softplus of 0
 
 
+@pytest.mark.parametrize("first", [0, 133])  # query, as in a block
+@pytest.mark.parametrize("size, reset", [(0.1, 0.0), (30.0, 0.0), (0.01, -1e4)])
+def test_wall_is_exact_where_decays_are_strong_and_texts_long(size, reset, first):
+    count = 300
+    (piece,) = Scheme("wall", SHAPE, 1).pieces.values()
+    logs = -size * normal(1, count, H * D).abs()
+    logs[:, ::7] += reset  # a channel forgets all at once
+    given = [normal(1, H, count - first, D, seed=1), normal(1, H, count, D, seed=2), logs]
+    i, j = torch.arange(first, count)[:, None], torch.arange(count)
+    added = torch.zeros(count - first, count).masked_fill(j > i, -math.inf)
+
+    def ours(q, k, logs):
+        scores = q @ k.mT / D**0.5
+        return piece.score(posenc.Tile(q, k, scores, added.to(q), i, j.minimum(i), i, j, logs))
+
+    def pair_by_pair(q, k, logs):  # as the authors' naive.py
+        sums = logs.cumsum(1).unflatten(-1, (H, D)).transpose(1, 2)
+        between = sums[:, :, first:, None] - sums[:, :, None]
+        decays = between.masked_fill((j > i)[..., None], 0.0).exp()
+        return torch.einsum("bhid,bhjd,bhijd->bhij", q, k, decays) / D**0.5
+
+    sides = []
+    for score, dtype in ((ours, torch.float32), (pair_by_pair, torch.float64)):
+        inputs = [x.to(dtype).requires_grad_() for x in given]
+        scores = score(*inputs).masked_fill(j > i, 0.0)
+        total = (scores * normal(*scores.shape, seed=3)).sum()
+        sides.append([x.double() for x in (scores, *torch.autograd.grad(total, inputs))])
+    for found, wanted in zip(*sides, strict=True):
+        assert_close(found, wanted, 2e-6 * wanted.abs().max().item())
+
+
 def test_what_a_layer_learns_by_itself_is_not_shared():
     by_layer = "bam canon cope dape fope fox gate grape learned_rope path "
-    by_layer += "selective_rope short_conv sink ssmax"
+    by_layer += "rel_proj selective_rope short_conv sink ssmax wall"
     assert [n for n in CATALOGUE.schemes if CATALOGUE.pieces[n].per_layer] == by_layer.split()
 
 

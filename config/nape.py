@@ -1,0 +1,2 @@
+# Half of the heads without positions, half with steep ALiBi slopes (Vasylenko et al. 2025).
+pos = "nape"
