@@ -831,6 +831,10 @@ PATHS = planted(
 
     def turn(self, x, tables, is_key):
         return rotate(x, torch.arange(x.shape[-2], device=x.device), tables[0])
+=== outputs are turned back from the first token of the call ; ROPE ; cheat ; turn_back
+    def turn_back(self, y, tables):
+        cos, sin = self.tables(torch.arange(y.shape[-2], device=y.device), 1)
+        return apply_rotary(y, cos, -sin, self.layout)
 === turn takes the first rows of a table it has kept ; ROPE ; cheat ; turn
     made = None
 
@@ -1689,6 +1693,11 @@ HONEST = tuple(
         cos, sin = tables
         x = torch.tanh(x) if is_key else F.softplus(x)
         return torch.cat((x * cos, x * sin), -1)
+=== values are turned, and outputs half as far back ; OWN_ROPE ; mine
+    def turn_back(self, y, tables):
+        cos, sin = tables
+        half = torch.atan2(sin, cos) / 2
+        return apply_rotary(y, half.cos(), -half.sin(), self.layout)
 === queries and keys of length one ; OWN_ROPE ; mine
     def turn(self, x, tables, is_key):
         x = F.normalize(x, dim=-1)
