@@ -175,8 +175,8 @@ zoo/learned2d.py | test_schemes | images
 - image = nn.functional.interpolate(image, size=(side, side), mode=self.resize)
 + image = nn.functional.interpolate(image, size=(side, side), mode="bilinear")
 config/recipes/flint.py | test_recipes | whole_model and flint
-- pos = "2 * (nope + sink) | 3 * (rope + window(size=0.0625) + sink) | nope + sink"
-+ pos = "2 * (nope + sink) | 3 * (rope + window(size=0.075) + sink) | nope + sink"
+- pos = "sink + (2 * nope | 3 * (rope + window(size=0.0625)) | nope)"
++ pos = "sink + (2 * nope | 3 * (rope + window(size=0.075)) | nope)"
 config/recipes/mellum2.py | test_recipes | whole_model and mellum2
 - pos = "3 * (rope(base=500000) + window(size=0.125)) | rope(base=500000)"
 + pos = "3 * (rope + window(size=0.125)) | rope(base=500000)"

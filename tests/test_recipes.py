@@ -22,8 +22,8 @@ from scheme import extended_frequencies, parse
 FOLDER = Path(configurable.__file__).resolve().parent / "config/recipes"
 RECIPES = {path.stem: path for path in sorted(FOLDER.glob("*.py"))}
 NAMES = (
-    "cohere2_moe exaone4 flint gemma3 gemma4 gpt_oss granite_swash inkling kolibri laguna llama4 mellum2 "
-    "mimo_v2_flash ministral3 mistral_large4 modded_nanogpt muse_glimmer muse_spark olmo3 "
+    "cohere2_moe exaone4 flint gemma3 gemma4 gpt_oss granite_swash inkling kolibri laguna llama4 "
+    "mellum2 mimo_v2_flash ministral3 mistral_large4 modded_nanogpt muse_glimmer muse_spark olmo3 "
     "qwen3_next rnope_swa smollm3 swan trinity"
 )
 
@@ -115,6 +115,8 @@ class Whole:
 
 # Settings are those of the published config.json, or make the tiny model one that can be said.
 WHOLE = {
+    "smollm3": Whole("smollm3", "SmolLM3", 40, dict(sliding_window=None)),
+    "rnope_swa": Whole("cohere2", "Cohere2", 10),
     "flint": Whole("flint", "Flint", 80),
     "kolibri": Whole("kolibri1", "Kolibri1", 80),
     "exaone4": Whole("exaone4", "Exaone4", 10, dict(rope_theta=1e6)),
@@ -168,8 +170,8 @@ def test_layers_are_those_of_transformers(name):
 # the length that a model was trained at, where its configuration or its file here has it; Gemma 4's
 # is not confirmed, and where a file says so, its length is a choice
 TRAINED = dict.fromkeys(WHOLE, 8192) | {"gpt_oss": 4096, "gemma3": 32768, "gemma4": 16384}
-TRAINED |= {"rnope_swa": 8192, "olmo3": 8192, "trinity": 4096, "laguna": 4096}
-del TRAINED["ministral3"], TRAINED["mistral_large4"]  # without windows
+TRAINED |= {"olmo3": 8192, "trinity": 4096, "laguna": 4096}
+del TRAINED["smollm3"], TRAINED["ministral3"], TRAINED["mistral_large4"]  # without windows
 # Gemma 3: arXiv 2503.19786, the default of the class is Gemma 2's; Trinity Mini's config.json;
 # elsewhere the class counts the token itself too
 PUBLISHED = {"gemma3": 1024, "trinity": 2048, "flint": 512, "kolibri": 512, "mimo_v2_flash": 128}

@@ -3,7 +3,7 @@
 # learned sink in each head. The length of its pre-training is not confirmed: the window's share,
 # 512 of 8,192, is a choice. Left out: experts, and an untied output layer. Six layers are the
 # fewest with this pattern: put a size file of 4 before this one.
-pos = "2 * (nope + sink) | 3 * (rope + window(size=0.0625) + sink) | nope + sink"
+pos = "sink + (2 * nope | 3 * (rope + window(size=0.0625)) | nope)"
 n_layer = 6
 norm = "rmsnorm"
 norm_eps = 1e-6

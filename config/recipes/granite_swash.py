@@ -1,8 +1,8 @@
 # Granite SWASH, 2B (IBM 2026, transformers' granite_swa): all keys in the first of four layers, a
-# window of 128 in the other three, a learned sink in each head, one base. Its config.json, quoted
-# at second hand, names no length but 8,192. The length of its pre-training is not confirmed. Left
+# window of 128 in the other three, a learned sink in each head, one base: the class's defaults. The
+# length of its pre-training is not confirmed: the window's share, 128 of 8,192, is a choice. Left
 # out: scores times 1 / d, not 1 / sqrt(d), and the scales of embeddings, branches and logits.
-pos = "rope + sink | 3 * (rope + window(size=0.015625) + sink)"
+pos = "sink + (rope | 3 * (rope + window(size=0.015625)))"
 norm = "rmsnorm"
 mlp = "swiglu"
 n_kv_head = 2  # theirs: 4 of 20

@@ -4,8 +4,8 @@
 # quoted at second hand; by the class's default all layers see all keys. Left out: YaRN in the
 # layers without a window, their fewer query heads, experts, and an untied output layer.
 pos = (
-    "rope(base=500000, fraction=0.5) + gate(kind=head, by=softplus) | "
-    "3 * (rope + window(size=0.125) + gate(kind=head, by=softplus))"
+    "gate(kind=head, by=softplus) + "
+    "(rope(base=500000, fraction=0.5) | 3 * (rope + window(size=0.125)))"
 )
 norm = "rmsnorm"
 norm_eps = 1e-6

@@ -4,8 +4,7 @@
 # defaults; YaRN, there by 2,048, has no effect within L. Left out: the indexer that chooses 2,048
 # keys, experts, and an untied output layer. Layers without positions have no shared columns there.
 pos = (
-    "3 * (learned_rope(layout=interleaved, shared=True, per_layer=False) + ssmax(bias=True)) | "
-    "nope + ssmax(bias=True)"
+    "ssmax(bias=True) + (3 * learned_rope(layout=interleaved, shared=True, per_layer=False) | nope)"
 )
 extend = "yarn(factor=auto, mscale=0.0)"
 norm = "rmsnorm"

@@ -1,9 +1,8 @@
 # Muse Spark (Meta 2026, transformers' muse_spark): as Muse Glimmer, with base 500,000 by the
-# class's default, and the constant 5.47. It also normalises each head's output before the gate,
-# without weights, which cannot be said here. The length of its pre-training is not confirmed: the
-# window's share is a choice. Left out: that norm, experts, the second norms, gates on the residual
-# stream, caps on logits, and an untied output layer.
-pos = "3 * (rope(base=500000) + window(size=0.25) + gate) | nope + gate"
+# class's default and the weight 5.47. The length of its pre-training is not confirmed: the window's
+# share is a choice. Left out: the norm of each head's output before its gate, which cannot be said
+# here, experts, gates on the residual stream, and what is left out of Muse Glimmer.
+pos = "gate + (3 * (rope(base=500000) + window(size=0.25)) | nope)"
 norm = "rmsnorm"
 mlp = "swiglu"
 qk_norm = True

@@ -3,7 +3,7 @@
 # from its config.json, the 4,096 tokens of pre-training from a list of models, both at second hand;
 # the class's default is 1,024. Left out: experts, the second norm of each sublayer, the embedding
 # scale, and an untied output layer.
-pos = "3 * (rope + window(size=0.5) + gate) | nope + gate"
+pos = "gate + (3 * (rope + window(size=0.5)) | nope)"
 norm = "rmsnorm"
 mlp = "swiglu"
 qk_norm = True
