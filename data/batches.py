@@ -33,12 +33,13 @@ meta.json has
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from common.errors import UserError
-from data.corpus import Corpus, write_corpus
+from data.corpus import SPLITS, Corpus, write_corpus
 
 # ---- training sequences
 
@@ -136,8 +137,16 @@ def inputs_of(corpus: Corpus, split: str) -> int:
     return corpus.meta["questions"]["trained" if split == "train" else "longest"]
 
 
-def check_length(corpus: Corpus, block_size: int) -> None:
-    """UserError if a run with this block_size cannot be trained on the corpus."""
+def check_rows(corpus: Corpus, block_size: int, documents: str) -> None:
+    """UserError if a run with these settings cannot be trained on the corpus."""
+    if documents == "pad":
+        rows = [chunk_starts(corpus, split, block_size).size for split in SPLITS]
+        if not corpus.is_text or len(corpus.train_starts) == 1 or 0 in rows:
+            raise UserError(
+                f"{corpus.name} has no documents to keep apart (it is one text, has texts with "
+                "answers, or single tokens): leave --documents=pad out, or make a corpus with a "
+                "file, or a line of .jsonl, for each document"
+            )
     if corpus.is_text:
         return
     inputs = inputs_of(corpus, "train")
@@ -190,27 +199,49 @@ def tested_sizes(corpus: Corpus, eval_lengths: Sequence[int]) -> list[tuple[int,
     ]
 
 
-def batch(corpus: Corpus, length: int, seed: int, first: int, count: int) -> Pair:
+def batch(
+    corpus: Corpus, length: int, seed: int, first: int, count: int, documents: str = "cross"
+) -> Pair:
     """Training sequences from number `first` on: inputs and targets, (count, length) int64 each.
 
-    Targets are as in `targets_of`; of a corpus without answers see `sequences`. An epoch reads each
-    text once, in random order. A sequence depends only on the seed and its number.
+    Targets are as in `targets_of`; where rows cross documents see `sequences`. An epoch reads each
+    chunk of `chunk_starts` once, in random order. A sequence depends only on the seed and its
+    number.
     """
-    if corpus.is_text:
+    if corpus.is_text and documents != "pad":
         tokens = sequences(corpus.train, length, seed, first, count)
         return tokens[:, :-1], tokens[:, 1:]
     starts = chunk_starts(corpus, "train", length).ravel()
     numbers = window_starts(len(starts), 1, 1, seed, first, count)
-    return inputs_and_targets(corpus, "train", starts[numbers], length)
+    return inputs_and_targets(corpus, "train", starts[numbers], length, documents)
 
 
+@lru_cache(maxsize=4)
+def document_edges(corpus: Corpus, split: str) -> np.ndarray:
+    """The starts of the documents of a split, and its own end: (documents + 1,)."""
+    return np.append(getattr(corpus, f"{split}_starts"), len(getattr(corpus, split)))
+
+
+@lru_cache(maxsize=4)
 def chunk_starts(corpus: Corpus, split: str, length: int) -> np.ndarray:
     """The starts of the chunks of `length` inputs that texts are cut into: (texts, chunks), from
     the end of each text to its beginning.
+
+    Of a corpus without answers, documents are cut from their beginning, (chunks, 1); the last chunk
+    of each may be shorter, and every token but a document's first is the target of one input.
     """
+    if corpus.is_text:
+        cut = [np.arange(a, b - 1, length) for a, b in pairwise(document_edges(corpus, split))]
+        return np.concatenate(cut)[:, None]
     inputs = inputs_of(corpus, split)
     first = np.arange(0, corpus.meta["splits"][split]["tokens"], inputs + 1)
     return first[:, None] + np.arange(inputs - length, -1, -length)
+
+
+def padding(corpus: Corpus, length: int) -> float:
+    """The share of the inputs of all training chunks of documents that are padding."""
+    n_inputs = len(corpus.train) - len(corpus.train_starts)  # a document's last token is none
+    return 1 - n_inputs / (length * chunk_starts(corpus, "train", length).size)
 
 
 def unread(corpus: Corpus, seed: int, first: int, inputs: int) -> Pair:
@@ -228,12 +259,12 @@ def unread(corpus: Corpus, seed: int, first: int, inputs: int) -> Pair:
     return batch(corpus, inputs, seed, first, UNREAD)
 
 
-def validation(corpus: Corpus, length: int, count: int) -> Pair:
+def validation(corpus: Corpus, length: int, count: int, documents: str = "cross") -> Pair:
     """At most `count` validation sequences, evenly spaced: inputs and targets, (count, length).
 
     In a corpus of texts with answers they have trained sizes, which come first in the split.
     """
-    if corpus.is_text:
+    if corpus.is_text and documents != "pad":
         starts = evenly(len(corpus.val) - length, count)
     else:
         starts = chunk_starts(corpus, "val", length)[:, 0]
@@ -242,26 +273,35 @@ def validation(corpus: Corpus, length: int, count: int) -> Pair:
             n_texts = sum(n for size, n, _ in meta["sizes"] if size <= meta["trained"])
             starts = starts[:n_texts]
         starts = starts[evenly(len(starts), count)]
-    return inputs_and_targets(corpus, "val", starts, length)
+    return inputs_and_targets(corpus, "val", starts, length, documents)
 
 
-def inputs_and_targets(corpus: Corpus, split: str, starts: np.ndarray, length: int) -> Pair:
+def inputs_and_targets(
+    corpus: Corpus, split: str, starts: np.ndarray, length: int, documents: str = "cross"
+) -> Pair:
     """Inputs and targets of the sequences that start at these tokens, (n,) -> (n, length) each.
 
     The targets are as in `targets_of`.
     """
-    tokens, scored = chunks(corpus, split, starts, length)
+    tokens, scored = chunks(corpus, split, starts, length, documents)
     return tokens[:, :-1], targets_of(corpus, tokens, scored)
 
 
-def chunks(corpus: Corpus, split: str, starts: np.ndarray, length: int) -> Pair:
+def chunks(
+    corpus: Corpus, split: str, starts: np.ndarray, length: int, documents: str = "cross"
+) -> Pair:
     """Chunks of a split, and what the files say of each token: (n, length + 1) int64 each.
 
-    It is 1 everywhere in a corpus without answers, and 0 at an answer if one of its writes is not
-    in the chunk.
+    In a corpus without answers it is 1; with `documents` "pad" it is 0 after the end of the first
+    token's document, and so is the token. It is 0 at an answer if one of its writes is not in the
+    chunk.
     """
     places = starts[:, None] + np.arange(length + 1)
-    tokens = getattr(corpus, split)[places].astype(np.int64)
+    tokens = getattr(corpus, split).take(places, mode="clip").astype(np.int64)
+    if documents == "pad":
+        document = np.searchsorted(document_edges(corpus, split), places, side="right")
+        is_inside = document == document[:, :1]
+        return tokens * is_inside, is_inside
     if corpus.is_text:
         return tokens, np.ones_like(tokens)
     scored = getattr(corpus, f"{split}_answers")[places].astype(np.int64)
