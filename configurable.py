@@ -204,8 +204,10 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
     pos_file: str = setting("", "your Python file of position schemes", "positions")
     drop_pos: Fraction = setting(0.0, "share of steps at the end without pos (DroPE)", "positions")
     dataset: str = setting("stdlib", "corpus: a folder in data/", "data")
-    documents: Literal["cross", "pad"] = setting(
-        "cross", "cross: rows run across documents; pad: they end with one (tests do not)", "data"
+    documents: Literal["cross", "pad", "mask"] = setting(
+        "cross",
+        "rows cross documents, or end with one (pad), or are masked there (tests are as ever)",
+        "data",
     )
     init_from: str = setting(
         "auto", "auto or scratch (new weights), a run, a Hugging Face model", "model"

@@ -27,7 +27,7 @@ from configurable import GPTConfig, TrainSettings, read_arguments
 from data import batches
 from data.corpus import Corpus, crossing
 from measure import protocols
-from measure.examine import errors_named, examine
+from measure.examine import check_documents, errors_named, examine
 from measure.extrapolation import extrapolation
 from measure.tester import Tester
 from model import GPT
@@ -148,6 +148,8 @@ def start_run(
         model.load_state_dict(weights, strict=bool(state))
 
     check_training(s, model.pos, corpus, processes.size)
+    if s.documents == "mask":
+        check_documents(gpt, model.pos.catalogue.pos_file, files_folder)
     if s.examine and processes.is_master and folder.is_new:  # once, when the run begins
         for warning in examine(gpt, model.pos.catalogue.pos_file, files_folder):
             print(f"warning: {warning}")
@@ -178,13 +180,14 @@ def start_run(
 class SummedLoss(nn.Module):
     """The loss of a batch, as a module that can be compiled and wrapped by DDP."""
 
-    def __init__(self, model: GPT) -> None:
+    def __init__(self, model: GPT, documents: bool = False) -> None:
         super().__init__()
         self.model = model
+        self.documents = documents  # see `GPT.losses`
 
     def forward(self, idx: Tensor, targets: Tensor) -> Tensor:
         """idx and targets, both (B, T) -> the sum of the losses of all targets, in nats."""
-        return self.model.losses(idx, targets).sum()
+        return self.model.losses(idx, targets, documents=self.documents).sum()
 
 
 def compile_loss(loss_fn: SummedLoss, s: TrainSettings, kind: str) -> bool:
@@ -224,7 +227,8 @@ def estimate_loss(run: Run) -> float:
     run.model.eval()
     for idx, wanted in zip(x.split(s.batch_size), y.split(s.batch_size), strict=True):
         with device.autocast(run.compute):
-            nats += float(run.model.losses(idx, wanted).double().sum())
+            losses = run.model.losses(idx, wanted, documents=s.documents == "mask")
+            nats += float(losses.double().sum())
     run.model.train()
     return nats / int((y >= 0).sum())
 
@@ -260,7 +264,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
             optimizer.load_state_dict(state)
         scaler.load_state_dict(run.saved["scaler"])
         run.saved = None  # frees its memory
-    loss_fn = SummedLoss(model)
+    loss_fn = SummedLoss(model, s.documents == "mask")
     compile_loss(loss_fn, s, compute.kind)
     ddp_loss = processes.wrap_ddp(loss_fn)  # in DDP if there are several processes
 
@@ -302,7 +306,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         x, y = batches.batch(corpus, s.block_size, run.data_seed, first, share, s.documents)
         # the loss is the mean over all targets of the step, and rows differ in how many they have
         n_targets = s.tokens_per_step
-        if not corpus.is_text or s.documents == "pad":
+        if not corpus.is_text or s.documents != "cross":
             n_targets = int(processes.sum(torch.tensor(np.count_nonzero(y >= 0))))
         inputs = to_device(x, compute).split(s.batch_size)  # (batch_size, block_size) each
         wanted = to_device(y, compute).split(s.batch_size)  # the same

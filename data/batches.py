@@ -44,23 +44,24 @@ from data.corpus import SPLITS, Corpus, write_corpus
 # ---- training sequences
 
 
-def sequences(tokens: np.ndarray, block_size: int, seed: int, first: int, count: int) -> np.ndarray:
-    """Training sequences `first` to `first + count - 1`: (count, block_size + 1) int64.
+def sequence_starts(
+    n_tokens: int, block_size: int, seed: int, first: int, count: int
+) -> np.ndarray:
+    """The first tokens of training sequences `first` to `first + count - 1`: (count,) int64.
 
-    Inputs are `[:, :-1]`, targets `[:, 1:]`. A sequence depends only on the seed and its number.
-    Each epoch cuts the tokens into windows from a random offset and reads each window once, in
-    random order. At most one window that would fit is left out. Windows may cross documents. Every
-    epoch has a new offset and order. UserError if not even one window fits.
+    A sequence has block_size + 1 tokens. It depends only on the seed and its number. Each epoch
+    cuts the tokens into windows from a random offset and reads each window once, in random order.
+    At most one window that would fit is left out. Windows may cross documents. Every epoch has a
+    new offset and order. UserError if not even one window fits.
     """
-    if len(tokens) <= block_size:
+    if n_tokens <= block_size:
         raise UserError(
-            f"the training split has {len(tokens):,} tokens, fewer than the {block_size + 1:,} of "
+            f"the training split has {n_tokens:,} tokens, fewer than the {block_size + 1:,} of "
             "one sequence: add text, or lower block_size"
         )
-    n_windows = max(1, len(tokens) // block_size - 1)
-    room = min(block_size, len(tokens) - n_windows * block_size)  # less if only one window fits
-    starts = window_starts(n_windows, block_size, room, seed, first, count)
-    return tokens[starts[:, None] + np.arange(block_size + 1)].astype(np.int64)
+    n_windows = max(1, n_tokens // block_size - 1)
+    room = min(block_size, n_tokens - n_windows * block_size)  # less if only one window fits
+    return window_starts(n_windows, block_size, room, seed, first, count)
 
 
 def window_starts(
@@ -139,13 +140,13 @@ def inputs_of(corpus: Corpus, split: str) -> int:
 
 def check_rows(corpus: Corpus, block_size: int, documents: str) -> None:
     """UserError if a run with these settings cannot be trained on the corpus."""
-    if documents == "pad":
+    if documents != "cross":
         rows = [chunk_starts(corpus, split, block_size).size for split in SPLITS]
         if not corpus.is_text or len(corpus.train_starts) == 1 or 0 in rows:
             raise UserError(
                 f"{corpus.name} has no documents to keep apart (it is one text, has texts with "
-                "answers, or single tokens): leave --documents=pad out, or make a corpus with a "
-                "file, or a line of .jsonl, for each document"
+                f"answers, or single tokens): leave --documents={documents} out, or make a corpus "
+                "with a file, or a line of .jsonl, for each document"
             )
     if corpus.is_text:
         return
@@ -204,16 +205,16 @@ def batch(
 ) -> Pair:
     """Training sequences from number `first` on: inputs and targets, (count, length) int64 each.
 
-    Targets are as in `targets_of`; where rows cross documents see `sequences`. An epoch reads each
-    chunk of `chunk_starts` once, in random order. A sequence depends only on the seed and its
+    Targets are as in `targets_of`; where rows cross documents see `sequence_starts`. An epoch reads
+    each chunk of `chunk_starts` once, in random order. A sequence depends only on the seed and its
     number.
     """
     if corpus.is_text and documents != "pad":
-        tokens = sequences(corpus.train, length, seed, first, count)
-        return tokens[:, :-1], tokens[:, 1:]
-    starts = chunk_starts(corpus, "train", length).ravel()
-    numbers = window_starts(len(starts), 1, 1, seed, first, count)
-    return inputs_and_targets(corpus, "train", starts[numbers], length, documents)
+        starts = sequence_starts(len(corpus.train), length, seed, first, count)
+    else:
+        starts = chunk_starts(corpus, "train", length).ravel()
+        starts = starts[window_starts(len(starts), 1, 1, seed, first, count)]
+    return inputs_and_targets(corpus, "train", starts, length, documents)
 
 
 @lru_cache(maxsize=4)
@@ -292,14 +293,16 @@ def chunks(
 ) -> Pair:
     """Chunks of a split, and what the files say of each token: (n, length + 1) int64 each.
 
-    In a corpus without answers it is 1; with `documents` "pad" it is 0 after the end of the first
-    token's document, and so is the token. It is 0 at an answer if one of its writes is not in the
-    chunk.
+    In a corpus without answers it is 1, but with `documents` "mask" 0 at the first token of one,
+    and with "pad" 0 after the end of the chunk's first one, and so is the token. At an answer it is
+    0 if one of its writes is not in the chunk.
     """
     places = starts[:, None] + np.arange(length + 1)
     tokens = getattr(corpus, split).take(places, mode="clip").astype(np.int64)
-    if documents == "pad":
+    if documents != "cross":
         document = np.searchsorted(document_edges(corpus, split), places, side="right")
+        if documents == "mask":
+            return tokens, document == np.roll(document, 1, axis=1)  # of column 0 nothing is asked
         is_inside = document == document[:, :1]
         return tokens * is_inside, is_inside
     if corpus.is_text:

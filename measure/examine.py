@@ -11,6 +11,7 @@ import inspect
 import traceback
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -107,6 +108,30 @@ def examine(config: GPTConfig, pos_file: str | Path = "", folder: Path | None = 
         except UserError as error:
             warnings.append(str(error))
     return warnings
+
+
+def check_documents(
+    config: GPTConfig, pos_file: str | Path = "", folder: Path | None = None
+) -> None:
+    """UserError unless documents in a row, where attention stops and positions restart, get the
+    losses that each gets alone (--documents=mask).
+    """
+    length = min(config.block_size, 256)
+    edges = sorted({0, length // 3, 2 * length // 3, length})
+    with torch.random.fork_rng(devices=[]), errors_named(pos_file, config.pos), torch.no_grad():
+        torch.manual_seed(0)
+        model = small_model(config, pos_file, folder).double()
+        model.pos.draw(0, 0, length)
+        for p in model.pos.parameters():
+            p.add_(0.02 * torch.randn_like(p))  # away from zero, as in `check_short`
+        tokens = torch.randint(config.vocab_size, (1, length))
+        targets = tokens.roll(-1, 1) % 2
+        targets[:, [edge - 1 for edge in edges[1:]]] = -1
+        losses = model.losses(tokens, targets, documents=True)
+        for start, end in pairwise(edges):
+            alone = model.losses(tokens[:, start:end], targets[:, start:end])
+            rule = "not read more than a document, or set --documents=pad"
+            check_same(alone, losses[:, start:end], rule, 1e-5)
 
 
 def check_names(cls):

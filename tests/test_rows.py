@@ -514,9 +514,9 @@ def test_validation_texts_are_those_of_trained_sizes(folder):
     text = load_corpus("text", folder)
     inputs, targets = batches.validation(text, 100, 7)
     assert inputs.shape == (7, 100) and (inputs[:, 1:] == targets[:, :-1]).all()
-    assert (
-        batches.batch(text, 100, 3, 9, 4)[0] == batches.sequences(text.train, 100, 3, 9, 4)[:, :-1]
-    ).all()
+    starts = batches.sequence_starts(len(text.train), 100, 3, 9, 4)
+    expected = text.train[starts[:, None] + np.arange(100)]
+    assert (batches.batch(text, 100, 3, 9, 4)[0] == expected).all()
 
 
 def test_a_corpus_of_texts_with_answers_is_trained_at_its_length(folder):
