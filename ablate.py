@@ -52,7 +52,7 @@ from configurable import (
     to_argv,
 )
 from measure import protocols, questions
-from measure.examine import check_documents, examine
+from measure.examine import examine
 from measure.tester import Tester
 from measure.text import tuning_loss
 from run.checkpoint import load_checkpoint
@@ -209,11 +209,9 @@ def examine_cells(cells: list[Cell]) -> None:
         s = cell.settings
         corpus = training_corpus(s)
         protocols.check_lengths(corpus, s.eval_windows, [s.block_size, *s.eval_lengths])
-        gpt = s.gpt(corpus.vocab_size)
-        if s.documents == "mask":
-            check_documents(gpt, s.pos_file, cell.folder)
         if s.examine:
-            for warning in examine(gpt, s.pos_file, cell.folder):
+            gpt = s.gpt(corpus.vocab_size)
+            for warning in examine(gpt, s.pos_file, cell.folder, s.documents == "mask"):
                 print(f"warning: {cell.label}: {warning}")
 
 

@@ -79,7 +79,7 @@ class Plan:
     key_ids: Tensor  # (S,)
     query_tables: tuple[Tensor, ...]  # what `turn_piece.tables` gives
     key_tables: tuple[Tensor, ...]  # of the new keys; if there are regions, of all keys
-    temperature: Tensor | None  # (T, 1) or (H, T, 1), multiplies the scores
+    temperature: Tensor | None  # (T, 1) or (H, T, 1), multiplies the scores; of `cut` (B, ., T, 1)
     biases: list[Piece]
     masks: list[Piece]
     turn_piece: Piece | None  # turns queries and keys
@@ -98,7 +98,8 @@ class Plan:
 
     # from `prepare`
     path: str = ""
-    added: Tensor | None = None  # path added: the scores of all pairs, (H or 1, T, S)
+    # path added: the scores of all pairs, (H or 1, T, S), with documents (B, H or 1, T, S)
+    added: Tensor | None = None
     # path added: those of the last query, padded with block_queries times -inf, (H or 1, S + that)
     last_added: Tensor | None = None
     table: Tensor | None = None  # path flex: biases at each distance, (H, S)
@@ -126,6 +127,11 @@ class Plan:
     def n_queries(self) -> int:
         """The number of queries, T."""
         return len(self.query_ids)
+
+    @property
+    def n_texts(self) -> int:
+        """The number of texts that differ in what is seen: 1 without documents."""
+        return 1 if self.starts is None else len(self.starts)
 
 
 def slice_queries(plan: Plan, start: int, stop: int) -> Plan:
@@ -155,7 +161,7 @@ def cut(plan: Plan, starts: Tensor) -> Plan:
         raise UserError("where distances are rewritten, documents cannot restart")
     places = torch.arange(starts.shape[1], device=starts.device) - starts  # in the document
 
-    def restarted(table: Tensor) -> Tensor:
+    def restarted(table):
         table = table[..., places, :]  # (B, T, .) or (H, B, T, .)
         return table.view(-1, *table.shape[-3:]).transpose(0, 1)
 
@@ -268,7 +274,8 @@ def pairs_of_ids(plan, queries, keys, dtype):
 
 
 def added_scores(plan, dtype, queries, keys):
-    """What is added to q.k x scale, (H or 1, R, C): biases, or -inf where the key is hidden.
+    """What is added to q.k x scale, (H or 1, R, C): biases, or -inf where the key is hidden. With
+    documents it is (B, H or 1, R, C).
 
     queries (R, 1) and keys (C,) are places in the text. dtype is float32 or wider.
     """
@@ -288,9 +295,7 @@ def in_document(plan, queries, keys, text=None):
     """Places of queries (R, 1) and keys (C,), counted from where the query's document begins:
     (B, 1, R, 1) and (B, 1, R, C), below 0 for keys before it. Scalars are in the row `text`.
     """
-    if text is None:
-        text = torch.arange(len(plan.starts), device=keys.device)[:, None, None, None]
-    starts = plan.starts[text, queries]
+    starts = plan.starts[:, None, queries] if text is None else plan.starts[text, queries]
     return queries - starts, keys - starts
 
 
@@ -364,8 +369,8 @@ def prepare(plan: Plan) -> Plan:
             return sees(plan, i, j, b)
 
         make = compiled_on_gpu(create_block_mask, options)
-        batch = None if plan.starts is None else len(plan.starts)
-        plan = replace(plan, key_blocks=make(seen, batch, None, n_keys, n_keys, device=keys.device))
+        blocks = make(seen, plan.n_texts, None, n_keys, n_keys, device=keys.device)
+        plan = replace(plan, key_blocks=blocks)
         if all(piece.in_kernel for piece in plan.biases):
             return plan
         heads = torch.arange(plan.n_head, device=keys.device)[:, None]
@@ -380,8 +385,7 @@ def prepare(plan: Plan) -> Plan:
         padding = (0, options.block_queries)
         return replace(plan, last_added=pad(last_added, padding, value=-torch.inf))
     max_bytes = options.gpu_bytes if options.on_gpu else options.shared_bytes
-    batch = 1 if plan.starts is None else len(plan.starts)
-    if 4 * batch * plan.n_head * plan.n_queries * n_keys > max_bytes:
+    if 4 * plan.n_texts * plan.n_head * plan.n_queries * n_keys > max_bytes:
         return plan  # each layer will make it, block by block
     added = added_scores(plan, options.dtype, queries, keys)
     return replace(plan, added=materialize(added) if plan.biases else added)

@@ -206,7 +206,7 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
     dataset: str = setting("stdlib", "corpus: a folder in data/", "data")
     documents: Literal["cross", "pad", "mask"] = setting(
         "cross",
-        "rows cross documents, or end with one (pad), or are masked there (tests are as ever)",
+        "where a document ends, rows go on (cross), end (pad) or are masked (mask); not in tests",
         "data",
     )
     init_from: str = setting(

@@ -27,7 +27,7 @@ from configurable import GPTConfig, TrainSettings, read_arguments
 from data import batches
 from data.corpus import Corpus, crossing
 from measure import protocols
-from measure.examine import check_documents, errors_named, examine
+from measure.examine import errors_named, examine
 from measure.extrapolation import extrapolation
 from measure.tester import Tester
 from model import GPT
@@ -148,10 +148,9 @@ def start_run(
         model.load_state_dict(weights, strict=bool(state))
 
     check_training(s, model.pos, corpus, processes.size)
-    if s.documents == "mask":
-        check_documents(gpt, model.pos.catalogue.pos_file, files_folder)
     if s.examine and processes.is_master and folder.is_new:  # once, when the run begins
-        for warning in examine(gpt, model.pos.catalogue.pos_file, files_folder):
+        is_masked = s.documents == "mask"
+        for warning in examine(gpt, model.pos.catalogue.pos_file, files_folder, is_masked):
             print(f"warning: {warning}")
     print(f"{folder.path}: {model.parameter_count:,} parameters; {model.pos.describe()}")
     print(f"on {compute.reason}")
@@ -159,12 +158,16 @@ def start_run(
     if folder.is_new:
         folder.config = new_config(s, model, compute, corpus, train_lengths, processes.size)
     share = crossing(batches.document_edges(corpus, "train"), s.block_size)
-    if s.documents == "pad":
-        print(f"no row crosses documents: {folder.config['padding']:.1%} of the inputs are padding")
-    elif corpus.is_text and share:
+    if corpus.is_text and share:
+        padding = folder.config.get("padding", 0)  # older runs have none
+        what_happens = {
+            "cross": "rows run on into the next one; --documents=pad or mask keeps them apart",
+            "pad": f"rows end there too; {padding:.1%} of inputs are padding",
+            "mask": "attention stops and positions restart",
+        }
         print(
-            f"windows cross documents: {share:.1%} of rows of L = {s.block_size} hold a boundary; "
-            "--documents=pad keeps them apart"
+            f"documents end in {share:.1%} of windows of L = {s.block_size}: "
+            + what_happens[s.documents]
         )
     run = Run(folder.path, s, compute.place(model), compute, folder.config)
     if state:

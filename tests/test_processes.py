@@ -50,7 +50,7 @@ def test_two_processes_have_the_losses_weights_and_results_of_one(
         assert run(*SHARED, "--max_iters=9", "--out_dir=two") == 0
 
 
-@pytest.mark.parametrize("dataset", ["asked", "paged --documents=pad"])
+@pytest.mark.parametrize("dataset", ["asked", "paged --documents=pad", "paged --documents=mask"])
 def test_two_processes_share_rows_whose_numbers_of_targets_differ(
     dataset: str, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
