@@ -79,7 +79,7 @@ class Plan:
     key_ids: Tensor  # (S,)
     query_tables: tuple[Tensor, ...]  # what `turn_piece.tables` gives
     key_tables: tuple[Tensor, ...]  # of the new keys; if there are regions, of all keys
-    temperature: Tensor | None  # (T, 1) or (H, T, 1), multiplies the scores
+    temperature: Tensor | None  # (T, 1) or (H, T, 1), multiplies the scores; of `cut` (B, ., T, 1)
     biases: list[Piece]
     masks: list[Piece]
     turn_piece: Piece | None  # turns queries and keys, and perhaps values
@@ -94,10 +94,13 @@ class Plan:
     plain_ids: bool  # whether the ids are the places in the text
     where: Callable[[Tensor, Tensor], Tensor] | None = None  # of the plan of a region
     regions: Sequence["Plan"] = ()
+    # the place where the document of each token begins, (B, S); see `cut`. None: no documents
+    starts: Tensor | None = None
 
     # from `prepare`
     path: str = ""
-    added: Tensor | None = None  # path added: the scores of all pairs, (H or 1, T, S)
+    # path added: the scores of all pairs, (H or 1, T, S), with documents (B, H or 1, T, S)
+    added: Tensor | None = None
     # path added: those of the last query, padded with block_queries times -inf, (H or 1, S + that)
     last_added: Tensor | None = None
     table: Tensor | None = None  # path flex: biases at each distance, (H, S)
@@ -115,7 +118,7 @@ class Plan:
 
         If the tables differ between heads, x can no longer be shared: it gets as many heads as q.
         """
-        if any(table.dim() > 2 for table in self.key_tables):
+        if any(table.dim() > 2 and table.shape[-3] > 1 for table in self.key_tables):
             x = for_each_head(q, x)
         return self.turn_columns(x, self.turn_piece.turn, self.key_tables, True)
 
@@ -140,6 +143,11 @@ class Plan:
         """The number of queries, T."""
         return len(self.query_ids)
 
+    @property
+    def n_texts(self) -> int:
+        """The number of texts that differ in what is seen: 1 without documents."""
+        return 1 if self.starts is None else len(self.starts)
+
 
 def slice_queries(plan: Plan, start: int, stop: int) -> Plan:
     """The plan for queries start ... stop - 1 alone, and the keys up to the last of them."""
@@ -155,6 +163,29 @@ def slice_queries(plan: Plan, start: int, stop: int) -> Plan:
         key_tables=tuple(table[..., :end, :] for table in plan.key_tables),
         temperature=temperature,
         regions=[slice_queries(region, start, stop) for region in plan.regions],
+    )
+
+
+def cut(plan: Plan, starts: Tensor) -> Plan:
+    """The plan of a whole text, cut into documents: attention does not see across their starts, and
+    positions restart there. starts (B, T) are the places where each token's document begins.
+
+    Tables and temperature, (T, .) or (H, T, .), become (B, 1 or H, T, .).
+    """
+    if plan.regions:
+        raise UserError("where distances are rewritten, documents cannot restart")
+    places = torch.arange(starts.shape[1], device=starts.device) - starts  # in the document
+
+    def restarted(table):
+        table = table[..., places, :]  # (B, T, .) or (H, B, T, .)
+        return table.view(-1, *table.shape[-3:]).transpose(0, 1)
+
+    tables = tuple(map(restarted, plan.query_tables))
+    temperature = plan.temperature
+    if temperature is not None:
+        temperature = restarted(temperature)
+    return replace(
+        plan, starts=starts, query_tables=tables, key_tables=tables, temperature=temperature
     )
 
 
@@ -239,14 +270,18 @@ def finish_q_and_k(q, k, plan, scale, features):
 
 def pairs_of_ids(plan, queries, keys, dtype):
     """Position ids i (R, 1) of queries (R, 1) and j (R, C) of keys (C,), given by their places in
-    the text.
+    the text. With documents they restart in the query's: (B, 1, R, 1) and (B, 1, R, C).
 
     Keys after the query get j = i, so that i - j is never negative. If scores are float64, integer
     ids are converted too.
     """
-    first = len(plan.key_ids) - plan.n_queries  # the place of the first query
-    i = plan.query_ids[queries - first]
-    j = torch.minimum(i, plan.key_ids[keys])
+    if plan.starts is None:
+        first = len(plan.key_ids) - plan.n_queries  # the place of the first query
+        i = plan.query_ids[queries - first]
+    else:
+        queries, keys = in_document(plan, queries, keys)
+        i = plan.key_ids[queries]
+    j = torch.minimum(i, plan.key_ids[keys])  # a key before the document is not seen
     if dtype == torch.float64:
         i = i.to(dtype)
         j = j.to(dtype)
@@ -254,7 +289,8 @@ def pairs_of_ids(plan, queries, keys, dtype):
 
 
 def added_scores(plan, dtype, queries, keys):
-    """What is added to q.k x scale, (H or 1, R, C): biases, or -inf where the key is hidden.
+    """What is added to q.k x scale, (H or 1, R, C): biases, or -inf where the key is hidden. With
+    documents it is (B, H or 1, R, C).
 
     queries (R, 1) and keys (C,) are places in the text. dtype is float32 or wider.
     """
@@ -270,9 +306,23 @@ def added_scores(plan, dtype, queries, keys):
     return torch.where(sees(plan, queries, keys), added, -torch.inf)
 
 
-def sees(plan, queries, keys):
-    """True where the queries may see the keys, both given by their places: causality and masks."""
+def in_document(plan, queries, keys, text=None):
+    """Places of queries (R, 1) and keys (C,), counted from where the query's document begins:
+    (B, 1, R, 1) and (B, 1, R, C), below 0 for keys before it. Scalars are in the row `text`.
+    """
+    starts = plan.starts[:, None, queries] if text is None else plan.starts[text, queries]
+    return queries - starts, keys - starts
+
+
+def sees(plan, queries, keys, text=None):
+    """True where the queries may see the keys, both given by their places: causality and masks.
+
+    With documents (B, 1, R, C); for `text` see `in_document`.
+    """
     seen = keys <= queries
+    if plan.starts is not None:
+        queries, keys = in_document(plan, queries, keys, text)
+        seen = seen & (keys >= 0)
     for piece in plan.masks:
         seen = seen & piece.mask(queries, keys)
     return seen
@@ -292,7 +342,8 @@ def choose_path(plan: Plan) -> str:
         return "scored"
     if options.on_gpu and options.has_gradients and options.is_deterministic:
         return "scored"  # the kernels sum gradients in no fixed order
-    if not plan.biases and not plan.masks and (whole_text or plan.n_queries == 1):
+    plain = not plan.biases and not plan.masks and plan.starts is None
+    if plain and (whole_text or plan.n_queries == 1):
         if options.compiled and not options.on_gpu and n_keys <= PRODUCT_KEYS:
             return "added"  # two matrix products are faster for short texts
         return "fused"
@@ -330,10 +381,11 @@ def prepare(plan: Plan) -> Plan:
     if plan.path == "flex":
 
         def seen(b, h, i, j):
-            return sees(plan, i, j)
+            return sees(plan, i, j, b)
 
         make = compiled_on_gpu(create_block_mask, options)
-        plan = replace(plan, key_blocks=make(seen, None, None, n_keys, n_keys, device=keys.device))
+        blocks = make(seen, plan.n_texts, None, n_keys, n_keys, device=keys.device)
+        plan = replace(plan, key_blocks=blocks)
         if all(piece.in_kernel for piece in plan.biases):
             return plan
         heads = torch.arange(plan.n_head, device=keys.device)[:, None]
@@ -348,7 +400,7 @@ def prepare(plan: Plan) -> Plan:
         padding = (0, options.block_queries)
         return replace(plan, last_added=pad(last_added, padding, value=-torch.inf))
     max_bytes = options.gpu_bytes if options.on_gpu else options.shared_bytes
-    if 4 * plan.n_head * plan.n_queries * n_keys > max_bytes:
+    if 4 * plan.n_texts * plan.n_head * plan.n_queries * n_keys > max_bytes:
         return plan  # each layer will make it, block by block
     added = added_scores(plan, options.dtype, queries, keys)
     return replace(plan, added=materialize(added) if plan.biases else added)
@@ -360,7 +412,8 @@ def can_shift(plan):
     """
     by_distance = all(piece.by_distance for piece in (*plan.biases, *plan.masks))
     is_eager_on_cpu = not plan.options.on_gpu and not plan.options.compiled
-    return by_distance and plan.plain_ids and plan.n_queries > 1 and is_eager_on_cpu
+    plain = plan.plain_ids and plan.starts is None
+    return by_distance and plain and plan.n_queries > 1 and is_eager_on_cpu
 
 
 _compiled = lru_cache(torch.compile)  # compiles each function once
@@ -400,7 +453,8 @@ def attend(
 
 
 def _kernel(q, k, v, scale, dropout, added=None):
-    """PyTorch's kernel: with a matrix of added scores (H or 1, R, C), or else causal.
+    """PyTorch's kernel: with a matrix of added scores (H or 1, R, C), which may differ between
+    texts, (B, H or 1, R, C), or else causal.
 
     Values narrower than keys are padded: otherwise the CPU kernel would hold all scores at once.
     """
@@ -410,7 +464,7 @@ def _kernel(q, k, v, scale, dropout, added=None):
     is_causal = added is None and q.shape[-2] > 1
     kernels = nullcontext()
     if added is not None:
-        added = added[None]  # (1, H or 1, R, C)
+        added = added.view(-1, *added.shape[-3:])  # (B or 1, H or 1, R, C)
         if q.is_cuda:
             added = added.to(q.dtype)  # CUDA's kernels take no wider mask
             kernels = sdpa_kernel(ADDING_KERNELS)
@@ -507,6 +561,8 @@ def seen_keys(plan, q, k):
     n_keys = k.shape[-2]
     visible = [piece.visible for piece in plan.masks if piece.visible]
     size, sinks = min(visible, default=(n_keys, 0))
+    if plan.starts is not None and sinks > 0:  # each document has its own
+        return 0, 0
     # the window of the first query reaches back the furthest; no key is taken twice
     first = max(min(sinks, n_keys), n_keys - q.shape[-2] - size + 1)
     return first, sinks

@@ -204,6 +204,11 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
     pos_file: str = setting("", "your Python file of position schemes", "positions")
     drop_pos: Fraction = setting(0.0, "share of steps at the end without pos (DroPE)", "positions")
     dataset: str = setting("stdlib", "corpus: a folder in data/", "data")
+    documents: Literal["cross", "pad", "mask"] = setting(
+        "cross",
+        "where a document ends, rows go on (cross), end (pad) or are masked (mask); not in tests",
+        "data",
+    )
     init_from: str = setting(
         "auto", "auto or scratch (new weights), a run, a Hugging Face model", "model"
     )

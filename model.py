@@ -99,6 +99,9 @@ def mixed(x, place, plan, cache, layer):
         cache.recent[layer, place] = x[:, x.shape[1] - past :].clone()
     with no_autocast(x):
         rows = [upcast(x[:, past - n : x.shape[1] - n]) for n in range(past + 1)]
+        if plan.starts is not None:  # rows of another document are 0, as before a text
+            since = torch.arange(plan.starts.shape[1], device=x.device) - plan.starts  # (B, T)
+            rows = [row * (since >= n)[..., None] for n, row in enumerate(rows)]
         return piece.mix(rows, place).to(x.dtype)
 
 
@@ -413,14 +416,15 @@ class GPT(nn.Module):
             is_deterministic=torch.are_deterministic_algorithms_enabled(),
         )
 
-    def hidden(self, idx, cache=None, window=None, n_queries=None):
+    def hidden(self, idx, cache=None, window=None, n_queries=None, starts=None):
         """The final hidden states (B, T, C) of tokens idx (B, T), or only those of the last
-        `n_queries`. `window` limits keys to i - j < window.
+        `n_queries`. `window` limits keys to i - j < window, `starts` (B, T) cut texts into
+        documents.
         """
         options = self.current_options()
         tokens = cache.tokens_with(idx) if cache else idx  # all so far, (B, S)
         total = cache.length if cache else idx.shape[1]  # of the whole text
-        pass_ = self.pos.read(tokens, idx.shape[1], total, options, window, n_queries)
+        pass_ = self.pos.read(tokens, idx.shape[1], total, options, window, n_queries, starts)
         x = self.ln_e(self.wte(idx[:, pass_.skip :]))
         if pass_.embedded is not None:
             x = x + pass_.embedded.to(x.dtype)
@@ -457,14 +461,30 @@ class GPT(nn.Module):
         flat = logits.float().flatten(0, 1)
         return logits, F.cross_entropy(flat, targets.flatten(), ignore_index=-1)
 
-    def losses(self, idx: Tensor, targets: Tensor, *, window: int | None = None) -> Tensor:
+    def losses(
+        self,
+        idx: Tensor,
+        targets: Tensor,
+        *,
+        window: int | None = None,
+        documents: bool = False,
+    ) -> Tensor:
         """The loss in nats of each target, (B, t) in float32, and 0 where the target is -1.
 
         targets (B, t) are those of the last t of the tokens idx (B, T). `window` limits keys to
         i - j < window in every layer. What no target depends on is not computed: earlier queries
         of the last layer, and tokens that windows hide from all targets.
+
+        With `documents`, t = T, and a target of -1 ends a document: attention does not see across
+        it, and positions restart after it.
         """
-        x = self.hidden(idx, window=window, n_queries=targets.shape[1]).flatten(0, 1)  # (B t, C)
+        n_queries = targets.shape[1]
+        starts = None
+        if documents:
+            after = torch.arange(1, n_queries, device=idx.device)
+            starts = F.pad(after * (targets[:, :-1] < 0), (1, 0)).cummax(1).values
+        x = self.hidden(idx, window=window, n_queries=n_queries, starts=starts)
+        x = x.flatten(0, 1)  # (B t, C)
         wanted = targets.flatten()
 
         def losses_of(x, wanted):

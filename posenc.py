@@ -224,7 +224,8 @@ class Tile:
     q (B, H, R, D) and k (B, H, C, D) are turned, and q is multiplied by the temperature.
     scores (B, H, R, C) are q k^T x scale. added broadcasts to scores: the biases, and -inf where
     the query may not see the key. i (R, 1) and j (R, C) are position ids; rows (R, 1) and
-    columns (C,) are places in the text. features_k (B, C, M) are the `features` of the keys.
+    columns (C,) are places in the text. features_k (B, C, M) are the `features` of the keys. If
+    texts are cut into documents, i is (B, 1, R, 1) and j (B, 1, R, C).
     """
 
     q: Tensor
@@ -265,7 +266,8 @@ class Piece(nn.Module):
                                      the tokens (B, S)
     tables(ids, total, maps)         what `turn` needs, made once per forward pass: a tuple of
                                      tensors (T, .), or (H, T, .) if heads differ; maps are the
-                                     active frequency maps
+                                     active frequency maps. Where texts are cut into documents,
+                                     `turn` gets them as (B, 1 or H, T, .)
     turn(x, tables, is_key)          queries or keys x (B, H, T, D), turned: (B, H, T, D')
     bias(h, i, j)                    what is added to the score of head h, query id i and key id
                                      j <= i: tensors that broadcast, so only pointwise operations

@@ -27,7 +27,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 import posenc
-from attention import Options, Plan, no_autocast, prepare, slice_queries
+from attention import Options, Plan, cut, no_autocast, prepare, slice_queries
 from common.compiler import materialize
 from common.errors import UserError
 from common.files import mixed_seed, sha256
@@ -694,13 +694,14 @@ class Scheme(nn.Module):
         options: Options,
         window: int | None = None,
         n_queries: int | None = None,
+        starts: Tensor | None = None,
     ) -> Pass:
         """What a forward pass of the last `new` of the tokens (B, S) so far needs, in a text that
         will have `total` tokens.
 
         `window` hides keys with i - j >= window. The last layer has only the last `n_queries` as
         queries, and those before that are mixed into them. UserError if the text is too long for
-        the scheme.
+        the scheme. `starts` (B, T) cut whole texts into documents: see `attention.cut`.
 
         Decoding: tokens (1, 101), of which 100 are in the cache: new = 1, total = 500.
         A windowed test: tokens (1, 4096), new = total = 4096, window = 128, n_queries = 32: of 4
@@ -719,6 +720,12 @@ class Scheme(nn.Module):
                 ids = self.ids(index, total)
             embedded = self.embed(ids[-new:], tokens, total)
             plans = self.plans(index, ids, new, total, options, window)
+            if starts is not None:
+                plans = {keys: cut(plan, starts) for keys, plan in plans.items()}
+                if embedded is not None:
+                    if embedded.dim() > 2:
+                        raise UserError(f"{self.text}: what it embeds depends on earlier tokens")
+                    embedded = embedded[index - starts]
             prepared = {keys: prepare(plan) for keys, plan in plans.items()}
             layers = [prepared[keys] for keys in self.plan_keys]
             # what is mixed after attention needs rows before those of the queries

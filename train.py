@@ -25,7 +25,7 @@ from common.files import mixed_seed
 from common.processes import Processes, init_processes
 from configurable import GPTConfig, TrainSettings, read_arguments
 from data import batches
-from data.corpus import Corpus
+from data.corpus import Corpus, crossing
 from measure import protocols
 from measure.examine import errors_named, examine
 from measure.extrapolation import extrapolation
@@ -58,8 +58,8 @@ def final_settings(typed: dict, source: Run | None) -> TrainSettings:
     """The settings that a run uses, given those that the user typed: expressions in canonical form,
     and its out_dir.
 
-    A fine-tune takes the shape of the model that it starts from, and its corpus, length and
-    extension unless they are typed.
+    A fine-tune takes the shape of the model that it starts from, and its corpus, documents, length
+    and extension unless they are typed.
     """
     s = TrainSettings(**typed)
     init_from = os.path.normpath(s.init_from) if source else "auto"  # out/RUN for out/RUN/
@@ -74,7 +74,7 @@ def final_settings(typed: dict, source: Run | None) -> TrainSettings:
             if getattr(s, name) != inherited[name]:
                 raise UserError(f"init_from={init_from} has {name}={inherited[name]}: leave it out")
         # these are inherited unless they are typed
-        for name in {"dataset", "block_size", "extend"} - typed.keys():
+        for name in {"dataset", "documents", "block_size", "extend"} - typed.keys():
             inherited[name] = getattr(source.settings, name)
         s = replace(s, **inherited)
     s = replace(s, extend=canonical_extend(s.extend))
@@ -100,7 +100,8 @@ def check_training(s: TrainSettings, pos: Scheme, corpus: Corpus, processes: int
             f"{processes} processes cannot share the {s.sequences_per_step} sequences of a "
             "step evenly; change batch_size or their number"
         )
-    _, targets = batches.validation(corpus, s.block_size, s.eval_iters * s.batch_size)
+    count = s.eval_iters * s.batch_size
+    _, targets = batches.validation(corpus, s.block_size, count, s.documents)
     if (targets < 0).all():
         raise UserError("no validation sequence has a target: raise block_size or eval_iters")
     pos.check_length(s.block_size)
@@ -148,13 +149,26 @@ def start_run(
 
     check_training(s, model.pos, corpus, processes.size)
     if s.examine and processes.is_master and folder.is_new:  # once, when the run begins
-        for warning in examine(gpt, model.pos.catalogue.pos_file, files_folder):
+        is_masked = s.documents == "mask"
+        for warning in examine(gpt, model.pos.catalogue.pos_file, files_folder, is_masked):
             print(f"warning: {warning}")
     print(f"{folder.path}: {model.parameter_count:,} parameters; {model.pos.describe()}")
     print(f"on {compute.reason}")
 
     if folder.is_new:
         folder.config = new_config(s, model, compute, corpus, train_lengths, processes.size)
+    share = crossing(batches.document_edges(corpus, "train"), s.block_size)
+    if corpus.is_text and share:
+        padding = folder.config.get("padding", 0)  # older runs have none
+        what_happens = {
+            "cross": "rows run on into the next one; --documents=pad or mask keeps them apart",
+            "pad": f"rows end there too; {padding:.1%} of inputs are padding",
+            "mask": "attention stops and positions restart",
+        }
+        print(
+            f"documents end in {share:.1%} of windows of L = {s.block_size}: "
+            + what_happens[s.documents]
+        )
     run = Run(folder.path, s, compute.place(model), compute, folder.config)
     if state:
         run.step = state["step"]
@@ -169,13 +183,14 @@ def start_run(
 class SummedLoss(nn.Module):
     """The loss of a batch, as a module that can be compiled and wrapped by DDP."""
 
-    def __init__(self, model: GPT) -> None:
+    def __init__(self, model: GPT, documents: bool = False) -> None:
         super().__init__()
         self.model = model
+        self.documents = documents  # see `GPT.losses`
 
     def forward(self, idx: Tensor, targets: Tensor) -> Tensor:
         """idx and targets, both (B, T) -> the sum of the losses of all targets, in nats."""
-        return self.model.losses(idx, targets).sum()
+        return self.model.losses(idx, targets, documents=self.documents).sum()
 
 
 def compile_loss(loss_fn: SummedLoss, s: TrainSettings, kind: str) -> bool:
@@ -207,14 +222,16 @@ def to_device(x: np.ndarray, compute: device.Compute) -> Tensor:
 def estimate_loss(run: Run) -> float:
     """The mean loss over eval_iters batches of validation text: evenly spaced, always the same."""
     s = run.settings
-    inputs, targets = batches.validation(run.corpus, s.block_size, s.eval_iters * s.batch_size)
+    count = s.eval_iters * s.batch_size
+    inputs, targets = batches.validation(run.corpus, s.block_size, count, s.documents)
     x = to_device(inputs, run.compute)  # (sequences, block_size)
     y = to_device(targets, run.compute)  # the same
     nats = 0.0
     run.model.eval()
     for idx, wanted in zip(x.split(s.batch_size), y.split(s.batch_size), strict=True):
         with device.autocast(run.compute):
-            nats += float(run.model.losses(idx, wanted).double().sum())
+            losses = run.model.losses(idx, wanted, documents=s.documents == "mask")
+            nats += float(losses.double().sum())
     run.model.train()
     return nats / int((y >= 0).sum())
 
@@ -250,7 +267,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
             optimizer.load_state_dict(state)
         scaler.load_state_dict(run.saved["scaler"])
         run.saved = None  # frees its memory
-    loss_fn = SummedLoss(model)
+    loss_fn = SummedLoss(model, s.documents == "mask")
     compile_loss(loss_fn, s, compute.kind)
     ddp_loss = processes.wrap_ddp(loss_fn)  # in DDP if there are several processes
 
@@ -289,10 +306,10 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         # process takes its share of those of the step, a micro-batch at a time
         share = s.sequences_per_step // processes.size
         first = (step * processes.size + processes.rank) * share
-        x, y = batches.batch(corpus, s.block_size, run.data_seed, first, share)
-        # the loss is the mean over all targets of the step, and texts differ in how many they have
+        x, y = batches.batch(corpus, s.block_size, run.data_seed, first, share, s.documents)
+        # the loss is the mean over all targets of the step, and rows differ in how many they have
         n_targets = s.tokens_per_step
-        if not corpus.is_text:
+        if not corpus.is_text or s.documents != "cross":
             n_targets = int(processes.sum(torch.tensor(np.count_nonzero(y >= 0))))
         inputs = to_device(x, compute).split(s.batch_size)  # (batch_size, block_size) each
         wanted = to_device(y, compute).split(s.batch_size)  # the same

@@ -33,33 +33,35 @@ meta.json has
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from common.errors import UserError
-from data.corpus import Corpus, write_corpus
+from data.corpus import SPLITS, Corpus, write_corpus
 
 # ---- training sequences
 
 
-def sequences(tokens: np.ndarray, block_size: int, seed: int, first: int, count: int) -> np.ndarray:
-    """Training sequences `first` to `first + count - 1`: (count, block_size + 1) int64.
+def sequence_starts(
+    n_tokens: int, block_size: int, seed: int, first: int, count: int
+) -> np.ndarray:
+    """The first tokens of training sequences `first` to `first + count - 1`: (count,) int64.
 
-    Inputs are `[:, :-1]`, targets `[:, 1:]`. A sequence depends only on the seed and its number.
-    Each epoch cuts the tokens into windows from a random offset and reads each window once, in
-    random order. At most one window that would fit is left out. Windows may cross documents. Every
-    epoch has a new offset and order. UserError if not even one window fits.
+    A sequence has block_size + 1 tokens. It depends only on the seed and its number. Each epoch
+    cuts the tokens into windows from a random offset and reads each window once, in random order.
+    At most one window that would fit is left out. Windows may cross documents. Every epoch has a
+    new offset and order. UserError if not even one window fits.
     """
-    if len(tokens) <= block_size:
+    if n_tokens <= block_size:
         raise UserError(
-            f"the training split has {len(tokens):,} tokens, fewer than the {block_size + 1:,} of "
+            f"the training split has {n_tokens:,} tokens, fewer than the {block_size + 1:,} of "
             "one sequence: add text, or lower block_size"
         )
-    n_windows = max(1, len(tokens) // block_size - 1)
-    room = min(block_size, len(tokens) - n_windows * block_size)  # less if only one window fits
-    starts = window_starts(n_windows, block_size, room, seed, first, count)
-    return tokens[starts[:, None] + np.arange(block_size + 1)].astype(np.int64)
+    n_windows = max(1, n_tokens // block_size - 1)
+    room = min(block_size, n_tokens - n_windows * block_size)  # less if only one window fits
+    return window_starts(n_windows, block_size, room, seed, first, count)
 
 
 def window_starts(
@@ -136,8 +138,16 @@ def inputs_of(corpus: Corpus, split: str) -> int:
     return corpus.meta["questions"]["trained" if split == "train" else "longest"]
 
 
-def check_length(corpus: Corpus, block_size: int) -> None:
-    """UserError if a run with this block_size cannot be trained on the corpus."""
+def check_rows(corpus: Corpus, block_size: int, documents: str) -> None:
+    """UserError if a run with these settings cannot be trained on the corpus."""
+    if documents != "cross":
+        rows = [chunk_starts(corpus, split, block_size).size for split in SPLITS]
+        if not corpus.is_text or len(corpus.train_starts) == 1 or 0 in rows:
+            raise UserError(
+                f"{corpus.name} has no documents to keep apart (it is one text, has texts with "
+                f"answers, or single tokens): leave --documents={documents} out, or make a corpus "
+                "with a file, or a line of .jsonl, for each document"
+            )
     if corpus.is_text:
         return
     inputs = inputs_of(corpus, "train")
@@ -190,27 +200,49 @@ def tested_sizes(corpus: Corpus, eval_lengths: Sequence[int]) -> list[tuple[int,
     ]
 
 
-def batch(corpus: Corpus, length: int, seed: int, first: int, count: int) -> Pair:
+def batch(
+    corpus: Corpus, length: int, seed: int, first: int, count: int, documents: str = "cross"
+) -> Pair:
     """Training sequences from number `first` on: inputs and targets, (count, length) int64 each.
 
-    Targets are as in `targets_of`; of a corpus without answers see `sequences`. An epoch reads each
-    text once, in random order. A sequence depends only on the seed and its number.
+    Targets are as in `targets_of`; where rows cross documents see `sequence_starts`. An epoch reads
+    each chunk of `chunk_starts` once, in random order. A sequence depends only on the seed and its
+    number.
     """
-    if corpus.is_text:
-        tokens = sequences(corpus.train, length, seed, first, count)
-        return tokens[:, :-1], tokens[:, 1:]
-    starts = chunk_starts(corpus, "train", length).ravel()
-    numbers = window_starts(len(starts), 1, 1, seed, first, count)
-    return inputs_and_targets(corpus, "train", starts[numbers], length)
+    if corpus.is_text and documents != "pad":
+        starts = sequence_starts(len(corpus.train), length, seed, first, count)
+    else:
+        starts = chunk_starts(corpus, "train", length).ravel()
+        starts = starts[window_starts(len(starts), 1, 1, seed, first, count)]
+    return inputs_and_targets(corpus, "train", starts, length, documents)
 
 
+@lru_cache(maxsize=4)
+def document_edges(corpus: Corpus, split: str) -> np.ndarray:
+    """The starts of the documents of a split, and its own end: (documents + 1,)."""
+    return np.append(getattr(corpus, f"{split}_starts"), len(getattr(corpus, split)))
+
+
+@lru_cache(maxsize=4)
 def chunk_starts(corpus: Corpus, split: str, length: int) -> np.ndarray:
     """The starts of the chunks of `length` inputs that texts are cut into: (texts, chunks), from
     the end of each text to its beginning.
+
+    Of a corpus without answers, documents are cut from their beginning, (chunks, 1); the last chunk
+    of each may be shorter, and every token but a document's first is the target of one input.
     """
+    if corpus.is_text:
+        cut = [np.arange(a, b - 1, length) for a, b in pairwise(document_edges(corpus, split))]
+        return np.concatenate(cut)[:, None]
     inputs = inputs_of(corpus, split)
     first = np.arange(0, corpus.meta["splits"][split]["tokens"], inputs + 1)
     return first[:, None] + np.arange(inputs - length, -1, -length)
+
+
+def padding(corpus: Corpus, length: int) -> float:
+    """The share of the inputs of all training chunks of documents that are padding."""
+    n_inputs = len(corpus.train) - len(corpus.train_starts)  # a document's last token is none
+    return 1 - n_inputs / (length * chunk_starts(corpus, "train", length).size)
 
 
 def unread(corpus: Corpus, seed: int, first: int, inputs: int) -> Pair:
@@ -228,12 +260,12 @@ def unread(corpus: Corpus, seed: int, first: int, inputs: int) -> Pair:
     return batch(corpus, inputs, seed, first, UNREAD)
 
 
-def validation(corpus: Corpus, length: int, count: int) -> Pair:
+def validation(corpus: Corpus, length: int, count: int, documents: str = "cross") -> Pair:
     """At most `count` validation sequences, evenly spaced: inputs and targets, (count, length).
 
     In a corpus of texts with answers they have trained sizes, which come first in the split.
     """
-    if corpus.is_text:
+    if corpus.is_text and documents != "pad":
         starts = evenly(len(corpus.val) - length, count)
     else:
         starts = chunk_starts(corpus, "val", length)[:, 0]
@@ -242,26 +274,37 @@ def validation(corpus: Corpus, length: int, count: int) -> Pair:
             n_texts = sum(n for size, n, _ in meta["sizes"] if size <= meta["trained"])
             starts = starts[:n_texts]
         starts = starts[evenly(len(starts), count)]
-    return inputs_and_targets(corpus, "val", starts, length)
+    return inputs_and_targets(corpus, "val", starts, length, documents)
 
 
-def inputs_and_targets(corpus: Corpus, split: str, starts: np.ndarray, length: int) -> Pair:
+def inputs_and_targets(
+    corpus: Corpus, split: str, starts: np.ndarray, length: int, documents: str = "cross"
+) -> Pair:
     """Inputs and targets of the sequences that start at these tokens, (n,) -> (n, length) each.
 
     The targets are as in `targets_of`.
     """
-    tokens, scored = chunks(corpus, split, starts, length)
+    tokens, scored = chunks(corpus, split, starts, length, documents)
     return tokens[:, :-1], targets_of(corpus, tokens, scored)
 
 
-def chunks(corpus: Corpus, split: str, starts: np.ndarray, length: int) -> Pair:
+def chunks(
+    corpus: Corpus, split: str, starts: np.ndarray, length: int, documents: str = "cross"
+) -> Pair:
     """Chunks of a split, and what the files say of each token: (n, length + 1) int64 each.
 
-    It is 1 everywhere in a corpus without answers, and 0 at an answer if one of its writes is not
-    in the chunk.
+    In a corpus without answers it is 1, but with `documents` "mask" 0 at the first token of one,
+    and with "pad" 0 after the end of the chunk's first one, and so is the token. At an answer it is
+    0 if one of its writes is not in the chunk.
     """
     places = starts[:, None] + np.arange(length + 1)
-    tokens = getattr(corpus, split)[places].astype(np.int64)
+    tokens = getattr(corpus, split).take(places, mode="clip").astype(np.int64)
+    if documents != "cross":
+        document = np.searchsorted(document_edges(corpus, split), places, side="right")
+        if documents == "mask":
+            return tokens, document == np.roll(document, 1, axis=1)  # of column 0 nothing is asked
+        is_inside = document == document[:, :1]
+        return tokens * is_inside, is_inside
     if corpus.is_text:
         return tokens, np.ones_like(tokens)
     scored = getattr(corpus, f"{split}_answers")[places].astype(np.int64)

@@ -25,6 +25,7 @@ data/nanogpt); the other files are added on first use.
 import argparse
 import difflib
 import importlib
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -186,6 +187,15 @@ def load_corpus(name: str, root: Path = HERE) -> Corpus:
     return Corpus(name, folder, meta, **arrays)
 
 
+def crossing(edges: np.ndarray, length: int) -> float:
+    """The share of rows that run across documents where a split is cut every `length` tokens.
+
+    `edges` (documents + 1,) are the starts of its documents, and its own end.
+    """
+    rows = (edges[1:-1] - 1) // length  # in which the first token of a document is a target
+    return len(np.unique(rows)) / math.ceil(edges[-1] / length)
+
+
 # ---- writing
 
 
@@ -235,7 +245,10 @@ def write_corpus(
             if not lengths:
                 raise UserError(f"the {split} split would be empty: the corpus needs more text")
             print(f"{folder.name}/{split}: {sum(lengths):,} tokens, {len(lengths):,} documents")
-            np.save(new / f"{split}_starts.npy", np.cumsum([0, *lengths[:-1]]))
+            edges = np.cumsum([0, *lengths])
+            np.save(new / f"{split}_starts.npy", edges[:-1])
+            if not files:  # texts with answers are never read together
+                print(f"rows of 128 tokens: {crossing(edges, 128):.1%} cross documents")
             meta["splits"][split] = {
                 "tokens": sum(lengths),
                 "documents": len(lengths),

@@ -61,12 +61,18 @@ def errors_named(pos_file, pos=""):
         raise UserError(sentence) from error
 
 
-def examine(config: GPTConfig, pos_file: str | Path = "", folder: Path | None = None) -> list[str]:
+def examine(
+    config: GPTConfig,
+    pos_file: str | Path = "",
+    folder: Path | None = None,
+    documents: bool = False,
+) -> list[str]:
     """Examine the scheme `config.pos`, extended by `config.extend`, for training at
     `config.block_size`. UserError, one sentence, for what is wrong.
 
     Returns warnings: of a branch that is in no layer, and of what fails in longer texts or on
-    another device. `folder` is where files that options name are looked up.
+    another device. `folder` is where files that options name are looked up. `documents` says that
+    attention will stop at their ends, and positions restart there.
     """
     length = config.block_size
     warnings = []
@@ -92,6 +98,8 @@ def examine(config: GPTConfig, pos_file: str | Path = "", folder: Path | None = 
                     raise Fault("must have both mix and mixes, or neither")
             check_short(model, again, config.vocab_size, min(48, length))
             check_long(model, length)
+            if documents:
+                check_documents(model, min(256, length))
         advice = "if it defines L positions only, set self.limit = shape.first_length"
         with errors_named(pos_file, f"{config.pos} (in a text of 2 L tokens; {advice})"):
             check_last(model, 2 * length)
@@ -249,6 +257,19 @@ def untrained(model, texts, parameters, moves):
         p.data.sub_(2 * moves[name])
         moves[name].neg_()
     return names
+
+
+@torch.no_grad()
+def check_documents(model, length):
+    """Check that a document that begins in the middle of a text has the losses it has alone."""
+    tokens = torch.randint(256, (1, length))
+    targets = tokens % 2
+    middle = length // 2
+    targets[:, middle - 1] = -1  # ends the first
+    model.train().pos.draw(0, 0, length)
+    losses = model.losses(tokens, targets, documents=True)[:, middle:]
+    alone = model.losses(tokens[:, middle:], targets[:, middle:])
+    check_same(alone, losses, "not read other documents: set --documents=pad", NEAR)
 
 
 @torch.no_grad()

@@ -21,6 +21,7 @@ from common.device import Compute
 from common.errors import UserError
 from common.files import read_json, sha256, write_json
 from configurable import RESULT, TrainSettings, setting_values, to_argv
+from data.batches import padding
 from data.corpus import Corpus, load_corpus
 from model import GPT
 from run.checkpoint import RESTORE, checkpoint_paths, load_checkpoint, step_of
@@ -168,6 +169,7 @@ def new_config(
         "processes": processes,
         "files_sha256": scheme_digests(model.pos),
         "corpus_sha256": corpus_digests(corpus),
+        "padding": padding(corpus, s.block_size) if s.documents == "pad" else 0.0,
         "parameters": model.parameter_count,
         "run_id": uuid.uuid4().hex,
     }

@@ -59,8 +59,9 @@ class Run:
 
     @property
     def tokens(self) -> int:
-        """The number of tokens trained on so far."""
-        return self.step * self.settings.tokens_per_step
+        """The number of tokens trained on so far, without the padding of an average step."""
+        share = 1 - self.config.get("padding", 0)
+        return round(self.step * self.settings.tokens_per_step * share)
 
     @property
     def data_seed(self) -> int:
@@ -188,7 +189,7 @@ def training_corpus(settings: TrainSettings) -> Corpus:
     """The corpus to train on; UserError, before anything is computed, if it is too short."""
     corpus = load_corpus(settings.dataset)
     length = settings.block_size
-    batches.check_length(corpus, length)
+    batches.check_rows(corpus, length, settings.documents)
     for name, tokens in (("training", corpus.train), ("validation", corpus.val)):
         if len(tokens) <= length:
             raise UserError(

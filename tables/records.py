@@ -94,7 +94,7 @@ class Result:
     scheme_files: str = ""  # what defined its scheme when training began: file:first digits of SHA
     step: Count = None  # steps taken
     checkpoint: str = ""  # the first digits of the SHA-256 of the weights
-    tokens_trained: Count = None
+    tokens_trained: Count = None  # without padding
     parameters: Count = None
     unit: str = ""  # of a token of the corpus: byte, char or token
     seconds: Number = None  # that the last test took

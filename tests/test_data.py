@@ -469,13 +469,19 @@ def test_a_folder_of_nanogpts_that_cannot_be_read_is_a_sentence(tmp_path, toy_gp
 # ---- training sequences
 
 
+def sequences(tokens, block_size, *args):
+    """Training sequences, (count, block_size + 1)."""
+    starts = batches.sequence_starts(len(tokens), block_size, *args)
+    return tokens[starts[:, None] + np.arange(block_size + 1)]
+
+
 @pytest.mark.parametrize("n_tokens, block_size", [(1000, 10), (1007, 16), (40, 16), (17, 16)])
 def test_an_epoch_reads_every_token_of_its_windows_once(n_tokens, block_size):
     n_windows = max(1, n_tokens // block_size - 1)
     offsets = set()
     for epoch in range(12):
         first = epoch * n_windows
-        found = batches.sequences(np.arange(n_tokens), block_size, 7, first, n_windows)
+        found = sequences(np.arange(n_tokens), block_size, 7, first, n_windows)
         assert (np.diff(found, axis=1) == 1).all()
         read = np.sort(found[:, :-1].ravel())
         assert (read == read[0] + np.arange(n_windows * block_size)).all()
@@ -485,26 +491,24 @@ def test_an_epoch_reads_every_token_of_its_windows_once(n_tokens, block_size):
 
 def test_a_sequence_depends_on_the_seed_and_its_number_alone():
     tokens = np.arange(5000)
-    stream = batches.sequences(tokens, 32, 1, 0, 400)
-    resumed = batches.sequences(tokens, 32, 1, 123, 277)
+    stream = sequences(tokens, 32, 1, 0, 400)
+    resumed = sequences(tokens, 32, 1, 123, 277)
     assert (stream[123:] == resumed).all()
     # two processes take the halves of each batch of 8
-    halves = [
-        batches.sequences(tokens, 32, 1, 8 * k + 4 * r, 4) for k in range(50) for r in range(2)
-    ]
+    halves = [sequences(tokens, 32, 1, 8 * k + 4 * r, 4) for k in range(50) for r in range(2)]
     assert (np.concatenate(halves) == stream).all()
-    assert (stream != batches.sequences(tokens, 32, 2, 0, 400)).any()
+    assert (stream != sequences(tokens, 32, 2, 0, 400)).any()
 
 
 def test_the_order_of_sequences_is_that_of_the_published_runs():
-    found = batches.sequences(np.arange(100_000), 128, 1337, 700, 200).astype("<i8")
+    found = sequences(np.arange(100_000), 128, 1337, 700, 200).astype("<i8")
     assert hashlib.sha256(found.tobytes()).hexdigest()[:16] == "b88a06c7dc76e7c7"
 
 
 def test_a_text_shorter_than_one_sequence_is_refused():
-    assert batches.sequences(np.arange(5), 4, 0, 3, 1).tolist() == [[0, 1, 2, 3, 4]]
+    assert sequences(np.arange(5), 4, 0, 3, 1).tolist() == [[0, 1, 2, 3, 4]]
     with pytest.raises(UserError, match="has 4 tokens, fewer than the 5 of one sequence"):
-        batches.sequences(np.arange(4), 4, 0, 0, 1)
+        sequences(np.arange(4), 4, 0, 0, 1)
 
 
 def test_evenly_spaced_places_lie_in_the_middle_of_equal_parts():

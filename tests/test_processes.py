@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import SIZE, Project, call, workplace
+from conftest import SIZE, TEXT, Project, call, workplace, write_bytes
+from test_documents import DOCUMENTS
 from test_killed import wait_for_lines
 from test_train import identical, logged, metrics, run, saved
 
@@ -49,12 +50,14 @@ def test_two_processes_have_the_losses_weights_and_results_of_one(
         assert run(*SHARED, "--max_iters=9", "--out_dir=two") == 0
 
 
+@pytest.mark.parametrize("dataset", ["asked", "paged --documents=pad", "paged --documents=mask"])
 def test_two_processes_share_rows_whose_numbers_of_targets_differ(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dataset: str, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recall, "TRAIN_TOKENS", {"noise": 2**14})
     recall.prepare(project.folder / "data/asked", longest=512, trained=128)
-    words = [*SIZE, "--dataset=asked", "--block_size=32", "--eval_lengths=32", "--max_iters=3"]
+    write_bytes(project.folder / "data/paged", DOCUMENTS, [*DOCUMENTS, TEXT])
+    words = [*SIZE, *f"--dataset={dataset} --block_size=32 --eval_lengths=32 --max_iters=3".split()]
     started = project.run(tmp_path, *TORCHRUN, "train.py", *words, "--out_dir=two")
     assert started.process.returncode == 0, started.complained
     with workplace(project.folder / "data", tmp_path):

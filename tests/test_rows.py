@@ -514,22 +514,22 @@ def test_validation_texts_are_those_of_trained_sizes(folder):
     text = load_corpus("text", folder)
     inputs, targets = batches.validation(text, 100, 7)
     assert inputs.shape == (7, 100) and (inputs[:, 1:] == targets[:, :-1]).all()
-    assert (
-        batches.batch(text, 100, 3, 9, 4)[0] == batches.sequences(text.train, 100, 3, 9, 4)[:, :-1]
-    ).all()
+    starts = batches.sequence_starts(len(text.train), 100, 3, 9, 4)
+    expected = text.train[starts[:, None] + np.arange(100)]
+    assert (batches.batch(text, 100, 3, 9, 4)[0] == expected).all()
 
 
 def test_a_corpus_of_texts_with_answers_is_trained_at_its_length(folder):
     copies, recalls, text = (load_corpus(name, folder) for name in ("copy", "recall", "text"))
     for length in (2, 100, 128):
-        batches.check_length(recalls, length)
-    batches.check_length(text, 999)
+        batches.check_rows(recalls, length, "cross")
+    batches.check_rows(text, 999, "cross")
     with pytest.raises(UserError, match="texts of recall have 128 inputs: lower --block_size, or"):
-        batches.check_length(recalls, 129)
+        batches.check_rows(recalls, 129, "cross")
     with pytest.raises(UserError, match="the test texts of recall have only 512 inputs"):
         batches.tested_chunks(recalls, 513, 9)
     with pytest.raises(UserError, match="texts of copy have 4. inputs: set --block_size=4"):
-        batches.check_length(copies, 128)
+        batches.check_rows(copies, 128, "cross")
 
 
 @pytest.mark.parametrize("content", [None, b"no array", np.zeros(7, np.uint16)])

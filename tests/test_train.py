@@ -691,9 +691,9 @@ def test_a_step_reads_its_own_sequences_and_each_once(monkeypatch: pytest.Monkey
     numbers = []
     batch = batches.batch
 
-    def recorded(corpus: object, length: int, seed: int, first: int, count: int) -> tuple:
+    def recorded(corpus: object, length: int, seed: int, first: int, count: int, *more) -> tuple:
         numbers.extend(range(first, first + count))
-        return batch(corpus, length, seed, first, count)
+        return batch(corpus, length, seed, first, count, *more)
 
     monkeypatch.setattr(batches, "batch", recorded)
     run("--out_dir=run", "--gradient_accumulation_steps=2")
