@@ -37,7 +37,7 @@ class Layer:
     pos: str  # "" if the layer has no attention of ours
     extend: str
     width: int
-    words: str = ""  # what our expressions cannot say
+    words: str = ""  # what the expression leaves out
 
 
 def pattern_of(layers: list[str]) -> str:
