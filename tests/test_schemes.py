@@ -953,6 +953,19 @@ def test_topk_keeps_as_many_keys_as_it_says_of_equal_scores_the_older():
     assert_close(weights_of("topk(keys=9)", rows), rows.softmax(-1))
 
 
+@torch.no_grad()
+def test_topk_with_many_equal_tokens_decodes_as_in_one_pass():
+    torch.manual_seed(0)
+    sizes = dict(block_size=64, vocab_size=5, n_layer=3, n_head=H, n_embd=32)
+    gpt = GPT(GPTConfig(pos="nope + topk(keys=8)", **sizes)).eval()  # float32: they differ a little
+    for p in gpt.h.parameters():
+        if p.dim() == 2:
+            p.normal_(std=p.shape[1] ** -0.5)
+    idx, cache = tokens(4, 64) % 5, Cache(4, 64)
+    parts = [gpt(part, cache=cache)[0] for part in idx.split([7, 1, 1, 30, 25], 1)]
+    torch.testing.assert_close(torch.cat(parts, 1), logits(gpt, idx), rtol=0, atol=1e-4)
+
+
 def test_the_prior_of_bam_holds_at_any_power_in_any_format():
     (piece,) = Scheme("bam(location=True)", SHAPE, 1).pieces.values()
     h, j = torch.arange(H)[:, None, None], torch.tensor([0, 1, 100, 10**6])
