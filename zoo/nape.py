@@ -6,11 +6,10 @@ from posenc import Piece, Shape
 
 
 class Nape(Piece):
-    """score += -(i - j) / h in heads h = 1 ... H / 2, rounded down; the others have no positions.
+    """score += -(i - j) / h in head h of the first H // 2; the others have no positions.
 
-    Vasylenko et al. 2025 (arXiv 2506.16640), as in their code, where h counts from 1 and the
-    slopes 1, 1/2, 1/3 ... are not ALiBi's powers of two. Their entmax and its temperature are left
-    out.
+    Vasylenko et al. 2025 (arXiv 2506.16640), as in their code: h counts from 1, and the slopes 1,
+    1/2, 1/3 ... are not ALiBi's powers of two. Their entmax and its temperature are left out.
     """
 
     by_distance = True
