@@ -17,6 +17,7 @@ from test_train import identical, saved, stop_at
 import train
 from attention import Options
 from common.errors import UserError
+from common.files import read_json, write_json
 from configurable import GPTConfig
 from data import batches
 from data.corpus import Corpus, crossing, load_corpus
@@ -334,6 +335,12 @@ def test_a_run_of_documents_says_its_padding_and_counts_tokens_without_it(
         "rope documents=pad",
         "rope documents=cross",
     }
+    # a run that is older than the setting had its default
+    path = Path("tiny/extrapolation.json")
+    result = read_json(path)
+    del result["settings"]["documents"]
+    write_json(path, result | {"settings": result["settings"] | {"dataset": "paged"}})
+    assert set(load_rows(["tiny", "crossed"]).label) == {"rope", "rope (crossed)"}
     with pytest.raises(UserError, match="documents: 'pad' in the folder, 'cross' asked for"):
         run("--documents=cross", "--out_dir=padded")
 
