@@ -14,6 +14,7 @@ import torch
 from conftest import SIZE, TEXT, call, write_bytes
 from test_train import identical, saved, stop_at
 
+import ablate
 import train
 from attention import Options
 from common.errors import UserError
@@ -376,6 +377,12 @@ def test_what_has_no_documents_is_refused_before_anything_is_made(paged: Path):
         with pytest.raises(UserError, match=f"^{name} has no documents to keep apart .*leave"):
             run(f"--dataset={name}", "--out_dir=run")
     assert not Path("run").exists()
+    # and so is a scheme that reads other documents
+    words = [*SIZE, "--dataset=paged", "--documents=mask", "--examine=True"]
+    for program, pos in ((train, "--pos=path"), (ablate, "path")):
+        with pytest.raises(UserError, match="path must not read other documents"):
+            call(program, pos, *words)
+    assert not Path("out").exists()
     with pytest.raises(
         UserError, match="documents = 'none': Input should be 'cross', 'pad' or 'mask'"
     ):
