@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from common.errors import UserError
 from common.files import read_json, replace_file, write_json
-from configurable import TrainSettings
+from configurable import RESULT, TrainSettings, setting_values
 from data.batches import tested_sizes
 from data.corpus import Corpus
 from measure import protocols
@@ -239,8 +239,10 @@ def rows_of(results: Mapping[str, Result]) -> pd.DataFrame:
     `trained_extend` that of the run, "" for none; `trained_on` is the corpus of the run. The label
     is the scheme with the settings that differ, never the seed.
     """
-    # a column for each run
-    settings = pd.DataFrame({run: r.settings for run, r in results.items()}, dtype=object)
+    # a column for each run; a setting that is newer than the run had its default
+    defaults = setting_values(TrainSettings(), *RESULT)
+    settings = {run: defaults | r.settings for run, r in results.items()}
+    settings = pd.DataFrame(settings, dtype=object)
     # these have columns of their own; the digests in scheme_files tell two pos_files apart
     settings = settings.drop(["pos", "extend", "seed", "pos_file"], errors="ignore")
     settings_that_differ = settings[settings.map(str).nunique(axis="columns") > 1]

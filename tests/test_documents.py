@@ -14,9 +14,11 @@ import torch
 from conftest import SIZE, TEXT, call, write_bytes
 from test_train import identical, saved, stop_at
 
+import ablate
 import train
 from attention import Options
 from common.errors import UserError
+from common.files import read_json, write_json
 from configurable import GPTConfig
 from data import batches
 from data.corpus import Corpus, crossing, load_corpus
@@ -335,6 +337,12 @@ def test_a_run_of_documents_says_its_padding_and_counts_tokens_without_it(
         "rope documents=pad",
         "rope documents=cross",
     }
+    # a run that is older than the setting had its default
+    path = Path("tiny/extrapolation.json")
+    result = read_json(path)
+    del result["settings"]["documents"]
+    write_json(path, result | {"settings": result["settings"] | {"dataset": "paged"}})
+    assert set(load_rows(["tiny", "crossed"]).label) == {"rope", "rope (crossed)"}
     with pytest.raises(UserError, match="documents: 'pad' in the folder, 'cross' asked for"):
         run("--documents=cross", "--out_dir=padded")
 
@@ -370,6 +378,12 @@ def test_what_has_no_documents_is_refused_before_anything_is_made(paged: Path):
         with pytest.raises(UserError, match=f"^{name} has no documents to keep apart .*leave"):
             run(f"--dataset={name}", "--out_dir=run")
     assert not Path("run").exists()
+    # and so is a scheme that reads other documents
+    words = [*SIZE, "--dataset=paged", "--documents=mask", "--examine=True"]
+    for program, pos in ((train, "--pos=path"), (ablate, "path")):
+        with pytest.raises(UserError, match="path must not read other documents"):
+            call(program, pos, *words)
+    assert not Path("out").exists()
     with pytest.raises(
         UserError, match="documents = 'none': Input should be 'cross', 'pad' or 'mask'"
     ):
