@@ -10,9 +10,10 @@ user's own `--pos_file`. A second expression, `extend`, changes a model that is 
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 import torch
@@ -320,7 +321,7 @@ class Piece(nn.Module):
     # {place: the number of rows that `mix` gets}. Places: "embedding" (once, before the first
     # layer), "input" and "branch" of attention, "q", "k", "v" (of all heads, before they are
     # normalised), "mlp", "hidden" (before the activation), "mlp_branch"; inputs are normalised
-    mixes: dict[str, int] = {}
+    mixes: Mapping[str, int] = MappingProxyType({})  # read-only: pieces must not share theirs
     can_extend: bool = False  # whether it may stand in `extend`
     factor_grows: bool = False  # whether its factor depends on the length of the text
     extends: tuple[str, ...] = ()  # the only schemes that it can extend, by name

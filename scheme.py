@@ -522,8 +522,13 @@ class Scheme(nn.Module):
         pieces, self.layers = build(self.expression, n_layer, shape, self.catalogue)
         self.pieces = nn.ModuleDict(pieces)
         for key, piece in pieces.items():
-            for at in piece.mixes:
+            for at, rows in piece.mixes.items():
                 shape.width_at(at)  # UserError if there is no such place
+                if not isinstance(rows, int) or rows < 1:
+                    raise UserError(
+                        f"{scheme_name(piece)}: mixes has {rows!r} rows at {at!r}, which must be a "
+                        "whole number, 1 for the token alone"
+                    )
                 if at == "embedding" and not all(key in keys for keys in self.layers):
                     raise UserError(
                         f"{scheme_name(piece)} acts once, before the first layer, so it cannot be "

@@ -121,6 +121,7 @@ def test_latent_attention_has_other_places():
         ("nope | smear", "smear acts once, before the first layer"),
         ("smear(per_layer=True)", "smear acts once, before the first layer"),
         ("canon(at=BA)", "canon: at: String should match pattern"),
+        ("at(rows=0)", "at: mixes has 0 rows at 'q', which must be a whole number, 1 for"),
         ("at(place=score)", "nothing is mixed at 'score': this model has vectors at embedding, "),
     ],
 )
