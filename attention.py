@@ -173,7 +173,9 @@ def cut(plan: Plan, starts: Tensor) -> Plan:
     Tables and temperature, (T, .) or (H, T, .), become (B, 1 or H, T, .).
     """
     if plan.regions:
-        raise UserError("where distances are rewritten, documents cannot restart")
+        raise UserError(
+            "where distances are rewritten, positions cannot restart: set --documents=pad"
+        )
     places = torch.arange(starts.shape[1], device=starts.device) - starts  # in the document
 
     def restarted(table):

@@ -102,7 +102,10 @@ def mixed(x, place, plan, cache, layer):
         if plan.starts is not None:  # rows of another document are 0, as before a text
             since = torch.arange(plan.starts.shape[1], device=x.device) - plan.starts  # (B, T)
             rows = [row * (since >= n)[..., None] for n, row in enumerate(rows)]
-        return piece.mix(rows, place).to(x.dtype)
+        y = piece.mix(rows, place)
+        if not isinstance(y, Tensor) or y.shape != rows[0].shape:
+            raise UserError(f"{scheme_name(piece)}: mix at {place} must give a tensor like rows[0]")
+        return y.to(x.dtype)
 
 
 # ---- the layers

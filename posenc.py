@@ -290,7 +290,8 @@ class Piece(nn.Module):
                                      are -inf where a key is not seen
     turn_back(y, tables)             outputs y (B, H, T, D) of the heads, turned by the inverse of
                                      what turns queries: values are then turned as keys, so that
-                                     each output is a sum of values turned by j - i
+                                     each output is a sum of values turned by j - i; x is
+                                     turn_back(turn(x, tables, True), tables)
     output(y, v, x)                  a new output of the heads, for y (B, H, T, D); v are the
                                      values of the same tokens, never turned, x (B, T, C) the
                                      layer's input
@@ -308,7 +309,8 @@ class Piece(nn.Module):
                                      dtype that the model computes in
 
     The class name in snake_case is the name of the scheme. The arguments of __init__ after `shape`
-    are its options, checked against their annotations. Floating-point inputs are in float32 or
+    are its options, checked against their annotations. The input of a layer is normalised, unless
+    norm_place=after. Floating-point inputs are in float32 or
     wider. Constants are non-persistent buffers: `.to(bfloat16)` rounds neither the buffers nor the
     parameters of a piece.
     """
@@ -320,7 +322,7 @@ class Piece(nn.Module):
     in_kernel: bool = False  # whether flex computes its bias for each pair, without a table
     # {place: the number of rows that `mix` gets}. Places: "embedding" (once, before the first
     # layer), "input" and "branch" of attention, "q", "k", "v" (of all heads, before they are
-    # normalised), "mlp", "hidden" (before the activation), "mlp_branch"; inputs are normalised
+    # normalised and turned), "mlp", "hidden" (before the activation), "mlp_branch"
     mixes: Mapping[str, int] = MappingProxyType({})  # read-only: pieces must not share theirs
     can_extend: bool = False  # whether it may stand in `extend`
     factor_grows: bool = False  # whether its factor depends on the length of the text
@@ -406,7 +408,7 @@ METHODS = (  # in the order of docs/schemes.md
     Method("bias", "h, i, j", "score", reads=("positions", "distances")),
     Method("temperature", "index", "temperature", of="both", by_layer=True),
     Method("mask", "i, j", "mask", of="both"),
-    Method("mix", "rows, place", "vectors of neighbours"),
+    Method("mix", "rows, place", "vectors, with those of the tokens before"),
     Method("features", "x", claims="whole score"),
     Method("along", "q, k, features, scale", "queries and keys, by content"),
     Method("score", "tile", "whole score", claims="whole score", reads=("positions",)),

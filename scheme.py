@@ -352,11 +352,6 @@ def place(mention, cls, per_layer, expression, n_layer, extends):
         raise UserError(f"{name} is in none of the {n_layer} layers of '{expression.text:.80}'")
     if extends and not in_all and not any(method.by_layer for method in methods):
         raise UserError(f"{name} extends all layers or none: join with + instead of |")
-    if not extends and (per_layer or not in_all) and any(method.once for method in methods):
-        raise UserError(
-            f"{name} acts once, before the first layer, so it cannot be per_layer or in a "
-            f"pattern: write 'SCHEME + (... | ...)' instead of '{expression.text:.80}'"
-        )
     for method in methods:
         if method.of == "schemes" and issubclass(cls, Extension):
             raise UserError(
@@ -529,11 +524,13 @@ class Scheme(nn.Module):
                         f"{scheme_name(piece)}: mixes has {rows!r} rows at {at!r}, which must be a "
                         "whole number, 1 for the token alone"
                     )
-                if at == "embedding" and not all(key in keys for keys in self.layers):
-                    raise UserError(
-                        f"{scheme_name(piece)} acts once, before the first layer, so it cannot be "
-                        "per_layer or in a pattern: write 'SCHEME + (... | ...)'"
-                    )
+            is_once = "embedding" in piece.mixes or any(m.once for m in methods_of(piece))
+            if is_once and (piece.per_layer or not all(key in keys for keys in self.layers)):
+                raise UserError(
+                    f"{scheme_name(piece)} acts once, before the first layer, so it cannot be "
+                    f"per_layer or in a pattern: write 'SCHEME + (... | ...)' instead of "
+                    f"'{self.text:.80}'"
+                )
         self.reads = set().union(*map(reads, pieces.values()))  # such as "positions"
         limits = [piece.limit for piece in pieces.values() if piece.limit and not piece.ids]
         self.id_limit = min(limits, default=None)  # of the smallest table: ids are below it
@@ -705,7 +702,7 @@ class Scheme(nn.Module):
         will have `total` tokens.
 
         `window` hides keys with i - j >= window. The last layer has only the last `n_queries` as
-        queries, and those before that are mixed into them. UserError if the text is too long for
+        queries, and as many before them as it mixes in. UserError if the text is too long for
         the scheme. `starts` (B, T) cut whole texts into documents: see `attention.cut`.
 
         Decoding: tokens (1, 101), of which 100 are in the cache: new = 1, total = 500.
@@ -729,7 +726,9 @@ class Scheme(nn.Module):
                 plans = {keys: cut(plan, starts) for keys, plan in plans.items()}
                 if embedded is not None:
                     if embedded.dim() > 2:
-                        raise UserError(f"{self.text}: what it embeds depends on earlier tokens")
+                        raise UserError(
+                            f"{self.text} embeds by earlier tokens: set --documents=pad"
+                        )
                     embedded = embedded[index - starts]
             prepared = {keys: prepare(plan) for keys, plan in plans.items()}
             layers = [prepared[keys] for keys in self.plan_keys]

@@ -145,7 +145,7 @@ def check_rows(corpus: Corpus, block_size: int, documents: str) -> None:
         if not corpus.is_text or len(corpus.train_starts) == 1 or 0 in rows:
             raise UserError(
                 f"{corpus.name} has no documents to keep apart (it is one text, has texts with "
-                f"answers, or single tokens): leave --documents={documents} out, or make a corpus "
+                f"answers, or single tokens): set --documents=cross, or make a corpus "
                 "with a file, or a line of .jsonl, for each document"
             )
     if corpus.is_text:

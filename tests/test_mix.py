@@ -153,6 +153,18 @@ def test_a_wrong_mix_is_found_when_it_is_examined(place, line, words, tmp_path):
         examine(config, path)
 
 
+@pytest.mark.parametrize("line", ["return rows[0][..., :1]", "rows[0]", "return 0"])
+def test_a_mix_of_another_shape_is_refused_and_not_spread(line, tmp_path):
+    path = tmp_path / "own.py"
+    right = "return sum((n + 1) * x for n, x in enumerate(rows)) / len(rows)"
+    path.write_text(OWN.replace(right, line))
+    load_file.cache_clear()
+    for place in ("branch", "mlp_branch", "k"):
+        sentence = f"at: mix at {place} must give a tensor like rows"
+        with pytest.raises(UserError, match=sentence):
+            examine(GPTConfig(pos=f"at(place={place}) + rope", **SIZES), path)
+
+
 def test_mix_needs_mixes(tmp_path):
     path = tmp_path / "own.py"
     head = "from posenc import Piece\n\n\nclass Own(Piece):\n"

@@ -165,7 +165,10 @@ def main() -> int | None:
     )
     length = settings.length or min(8 * config.block_size, scheme.limit or 2**24)
     print(f"{scheme.text}, trained at L = {config.block_size}\n{scheme.describe()}")
-    pieces = {type(piece): piece for piece in (scheme.extensions or scheme.pieces).values()}
+    pieces = list(scheme.extensions.values())
+    if not words or not pieces:  # of a recipe, both
+        pieces = [*scheme.pieces.values(), *pieces]
+    pieces = {type(piece): piece for piece in pieces}
     for cls, piece in pieces.items():
         options = []
         for name, (_, default) in options_of(cls).items():

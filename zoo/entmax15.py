@@ -13,11 +13,11 @@ class Entmax15(Piece):
     """Weights max(z / 2 - tau, 0)^2 of a query's scores z, in place of the softmax; tau makes their
     sum 1.
 
-    Peters et al. 2019 (arXiv 1905.05702). A key whose score is far below the largest has weight 0,
-    so that a longer text need not dilute the weights. They find tau by sorting; here Newton's
-    method finds the same tau. ASEntmax (Vasylenko et al. 2025, arXiv 2506.16640) also multiplies
-    the scores by a learned factor that grows with the length and depends on the token: left out,
-    but `rope + ssmax + entmax15` has one that grows. It has no positions: combine it,
+    Peters et al. 2019 (arXiv 1905.05702). A key whose score is 2 or more below the largest has
+    weight 0, so that a longer text need not dilute the weights. They find tau by sorting; here
+    Newton's method finds the same tau. ASEntmax (Vasylenko et al. 2025, arXiv 2506.16640) also
+    multiplies the scores by a learned factor that grows with the length and depends on the token:
+    left out, but `rope + ssmax + entmax15` has one that grows. It has no positions: combine it,
     `rope + entmax15`.
     """
 

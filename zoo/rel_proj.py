@@ -16,7 +16,7 @@ class RelProj(Piece):
     (theirs: 0.02). `extent` defaults to L / 2, so that every column is trained; theirs is 1,024,
     and the window in layers that have one. `floor`, if it is given, multiplies scores and this
     bias by 1 + 0.1 ln(max(1, (i + 1) / floor)), as in their layers without a window. They divide
-    q.k by d: the same functions with qk_norm, whose weights start sqrt(d) times as large here.
+    q.k by d, here by sqrt(d): with qk_norm the same functions, where q_norm is theirs / sqrt(d).
     """
 
     per_layer = True

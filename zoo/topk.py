@@ -9,10 +9,10 @@ class Topk(Piece):
     """The softmax over the `keys` largest scores of a query; other keys get no weight.
 
     Zhao et al. 2019 (arXiv 1912.11637). Of equal scores the older keys are kept. Theirs keeps all
-    that equal the last one, which rounding tells apart: with equal tokens, decoding then differs
-    from one pass. Which keys are kept has no gradient. DeepSeek-V3.2 (2025) keeps 2,048 keys by the
-    cheaper scores of an indexer, which is left out: here all scores are computed. It has no
-    positions: combine it, `rope + topk(keys=0.25)`.
+    of them, but rounding breaks ties differently in decoding and in one pass. `keys` stays the same
+    number in longer texts. Which keys are kept has no gradient. DeepSeek-V3.2 (2025) keeps 2,048
+    keys by the cheaper scores of an indexer, which is left out: here all scores are computed. It
+    has no positions: combine it, `rope + topk(keys=0.25)`.
     """
 
     def __init__(self, shape: Shape, *, keys: Length):

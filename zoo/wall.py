@@ -40,7 +40,9 @@ class Wall(Piece):
 
     def score(self, tile):
         """(B, H, R, C), in blocks of 1, 2, 4 ... tokens: if the places of two tokens differ in the
-        bit of `size` and in no higher one, they are in neighbouring blocks.
+        bit of `size` and in no higher one, they are in neighbouring blocks. `since` are the decays
+        from the start of the query's block to the query, `until` those after the key to the end of
+        its block.
         """
         n_queries, n_keys = tile.scores.shape[2:]
         width = tile.k.shape[-1]  # d
