@@ -211,11 +211,11 @@ def test_gradients_are_those_of_the_documents_alone(options: dict):
 @pytest.mark.parametrize(
     ("pos", "sentence"),
     [
-        ("path", "path must not read other documents: set --documents=pad"),
+        ("path", "path must not read other documents, nor count places .*: set --documents=pad"),
         ("selective_rope", "must not read other documents"),
         ("rope2d", "must not read other documents"),
         ("dape(kernel=3)", "must not read other documents"),
-        ("abacus", "what it embeds depends on earlier tokens"),
+        ("abacus", "abacus embeds by earlier tokens: set --documents=pad"),
     ],
 )
 def test_a_scheme_that_reads_other_documents_is_refused_before_training(pos: str, sentence: str):
@@ -225,10 +225,19 @@ def test_a_scheme_that_reads_other_documents_is_refused_before_training(pos: str
         examine(config, documents=True)
 
 
+def test_a_scheme_that_counts_from_the_start_of_a_row_is_refused_however_late_it_counts():
+    config = GPTConfig(pos="rel_proj(floor=0.5)", n_layer=1, n_head=2, n_embd=32, block_size=1024)
+    with pytest.raises(UserError, match="nor count places from the start of a row"):
+        examine(config, documents=True)
+
+
 def test_where_distances_are_rewritten_documents_cannot_restart():
     gpt = GPT(GPTConfig(pos="rope", extend="self_extend", block_size=16, n_embd=16))
     x, y, _ = packed(gpt, 256, 64)
-    with pytest.raises(UserError, match="where distances are rewritten, documents cannot restart"):
+    with pytest.raises(
+        UserError,
+        match="where distances are rewritten, positions cannot restart: set --documents=pad",
+    ):
         gpt.losses(x, y, documents=True)
 
 
@@ -375,7 +384,9 @@ def test_what_has_no_documents_is_refused_before_anything_is_made(paged: Path):
     write_bytes(paged / "letters", [b"a"] * 900, [TEXT])
     write_bytes(paged / "one_letter", [TEXT, b"text"], [b"a"] * 900)
     for name in ("tiny", "letters", "one_letter", "copy"):
-        with pytest.raises(UserError, match=f"^{name} has no documents to keep apart .*leave"):
+        with pytest.raises(
+            UserError, match=f"^{name} has no documents to keep apart .*set --documents=cross"
+        ):
             run(f"--dataset={name}", "--out_dir=run")
     assert not Path("run").exists()
     # and so is a scheme that reads other documents

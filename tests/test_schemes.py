@@ -340,6 +340,18 @@ def parts_of(mention):
     return ORACLES[mention]({name: p.detach().numpy() for name, p in parameters})
 
 
+@pytest.mark.parametrize("line", ["apply_rotary(y, *tables, self.layout)", "y"])
+def test_a_turn_back_that_does_not_undo_the_turn_is_refused(line, tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(
+        "from posenc import Rope, apply_rotary\n\n\nclass Own(Rope):\n"
+        f"    def turn_back(self, y, tables):\n        return {line}\n"
+    )
+    load_file.cache_clear()
+    with pytest.raises(UserError, match="own must undo turn.x, tables, True. by turn_back"):
+        examine(GPTConfig(pos="own", block_size=32, n_layer=1, n_head=2, n_embd=32), path)
+
+
 @pytest.mark.parametrize("first", FIRST_OF_EACH_NAME)
 def test_any_two_schemes_act_together_as_their_papers_say_or_are_refused(first):
     for second in FIRST_OF_EACH_NAME[FIRST_OF_EACH_NAME.index(first) + 1 :]:

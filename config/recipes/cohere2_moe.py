@@ -4,4 +4,4 @@
 pos = "3 * (rope(layout=interleaved) + window(size=0.5)) | nope"
 mlp = "swiglu"
 parallel_blocks = True
-n_kv_head = 2
+n_kv_head = 2  # a choice; theirs: 64 of 64 by the class's default

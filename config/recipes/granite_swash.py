@@ -1,7 +1,7 @@
 # Granite SWASH, 2B (IBM 2026, transformers' granite_swa): all keys in the first of four layers, a
 # window of 128 in the other three, a learned sink in each head, one base: the class's defaults. The
 # length of its pre-training is not confirmed: the window's share, 128 of 8,192, is a choice. Left
-# out: scores times 1 / d, not 1 / sqrt(d), and the scales of embeddings, branches and logits.
+# out: the scale of scores (1 by the class's default), and those of embeddings, branches and logits.
 pos = "sink + (rope | 3 * (rope + window(size=0.015625)))"
 norm = "rmsnorm"
 mlp = "swiglu"
