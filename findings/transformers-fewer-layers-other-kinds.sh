@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Expected: the first layers of a model are of the same kinds (windows with rotations, or all keys
 # without positions) whatever num_hidden_layers is, so that a copy with fewer layers, or weights cut
-# off after some layers, still fit. Seen: Muse counts from the last layer: with 7 layers for 8, three
-# of the first 7 are others; in Flint the last layer sees all keys, whichever it is; in five models
-# only the end is cut off.
+# off after some layers, still fit. Seen: Muse counts from the last layer, so that with 7 layers
+# three of the first 7 are others than with 8; in Flint the last layer sees all keys, whichever it
+# is; in five models only the end is cut off.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -39,5 +39,6 @@ for name in MODELS:
     eight, seven = kinds(name, 8), kinds(name, 7)
     moved[name] = sum(a != b for a, b in zip(eight, seven))
     print(f"  {name}: {eight}, {seven}: {moved[name]} of the first 7 change")
-raise SystemExit(moved != dict.fromkeys(MODELS, 0) | {"muse_spark": 3, "muse_glimmer": 3, "flint": 1})
+expected = dict.fromkeys(MODELS, 0) | {"muse_spark": 3, "muse_glimmer": 3, "flint": 1}
+raise SystemExit(moved != expected)
 PYTHON
