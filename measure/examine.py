@@ -205,6 +205,7 @@ def check_short(model, again, vocab_size, length):
     for train in (False, True):
         check_causal(model, tokens, train)
         check_causal(model, triples, train)
+    model.eval()  # the positions that training drew are not for these texts
     for plan in model.pos.read(tokens, length, length, model.current_options()).plans:
         if plan.turns_values:
             x = torch.randn(4, model.config.n_head, length, model.config.head_width)
