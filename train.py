@@ -42,6 +42,10 @@ from tables.records import Result, update_result
 from tables.tables import run_table
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # schedulers send the last one
+# seconds in which further signals repeat the first: Slurm sends SIGTERM to the job and to its step,
+# torchrun passes on a Ctrl-C that the terminal has sent to all
+REPEATS_S = 5
+CTRL_C_REPEATS_S = 0.2
 
 
 # ---- from settings to a run
@@ -240,23 +244,28 @@ def train(run: Run, processes: Processes, log: Log) -> None:
     """Train to the last step; log, validate and save on the way.
 
     The first SIGINT (Ctrl-C), SIGTERM or SIGUSR1 saves after the current step and ends the program;
-    the same command resumes from there. A second one ends it at once, which is safe: a checkpoint
-    appears whole or not at all. A test on the way is finished first. In the test that follows,
-    Ctrl-C is handled by `run_program`.
+    the same command resumes from there. A second Ctrl-C, or another signal seconds later, ends it
+    at once, which is safe: a checkpoint appears whole or not at all. A test on the way is finished
+    first. In the test that follows, Ctrl-C is handled by `run_program`.
     """
     s = run.settings
     model = run.model
     corpus = run.corpus
     compute = run.compute
     received = 0  # the number of the signal that this process received; 0: none
+    received_time = 0.0
 
     def on_signal(number: int, frame: object) -> None:
-        nonlocal received
+        nonlocal received, received_time
         if received:
-            os._exit(128 + number)
+            repeats_s = CTRL_C_REPEATS_S if number == signal.SIGINT else REPEATS_S
+            if time.monotonic() - received_time > repeats_s:
+                os._exit(128 + number)
+            return
         received = number
+        received_time = time.monotonic()
         if processes.is_master:  # print is not safe here
-            os.write(2, b"\nstopping after this step; a second signal stops at once\n")
+            os.write(2, b"\nstopping after this step; a second Ctrl-C stops at once\n")
 
     handlers = {number: signal.signal(number, on_signal) for number in SIGNALS}
 

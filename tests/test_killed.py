@@ -117,20 +117,46 @@ def wait_for_lines(folder: Path, count: int, seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.usefixtures("here")
-def test_the_first_signal_saves_and_the_second_does_not_wait() -> None:
-    words = ["--max_iters=1000000", "--eval_interval=1000000", "--out_dir=run"]
-    child = child_of(*words)
-    wait_for_lines(Path("run"), 3)
-    os.kill(child, signal.SIGTERM)
-    assert exit_code(child) == 128 + signal.SIGTERM
-    (path,) = checkpoint_paths(Path("run"))
-    step = int(path.name.split("-")[1])
+def signalled_in_a_step(patch: pytest.MonkeyPatch, number: int, pause: float) -> int:
+    """The exit code of a run that gets a signal twice in its seventh step, `pause` seconds apart."""
 
-    child = child_of(*words)
-    wait_for_lines(Path("run"), step + 2)
-    for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
-        os.kill(child, number)  # both signals arrive together
-    code = exit_code(child)
-    assert code in (128 + signal.SIGINT, 128 + signal.SIGTERM)
-    assert checkpoint_paths(Path("run"))
+    def get_lr(step: int, s: object) -> float:
+        if step == 6:
+            os.kill(os.getpid(), number)
+            time.sleep(pause)
+            os.kill(os.getpid(), number)
+        return optimizer.get_lr(step, s)
+
+    patch.setattr(train, "get_lr", get_lr)
+    return exit_code(child_of("--eval_interval=4", "--out_dir=run"))
+
+
+def last_saved() -> int:
+    """The step of the newest checkpoint."""
+    return max(int(path.name.split("-")[1]) for path in checkpoint_paths(Path("run")))
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("number", "pause", "step"),
+    [
+        (signal.SIGTERM, 0, 7),
+        (signal.SIGTERM, 0.001, 7),  # Slurm's two
+        (signal.SIGTERM, 0.5, 7),
+        (signal.SIGUSR1, 0.5, 7),
+        (signal.SIGINT, 0.001, 7),  # a terminal's, and the same one passed on by torchrun
+        (signal.SIGINT, train.CTRL_C_REPEATS_S + 0.1, 4),  # Ctrl-C, pressed again
+    ],
+)
+def test_a_signal_saves_and_only_a_second_ctrl_c_does_not_wait(
+    number: int, pause: float, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert signalled_in_a_step(monkeypatch, number, pause) == 128 + number
+    assert last_saved() == step
+
+
+@pytest.mark.usefixtures("here")
+def test_another_signal_seconds_later_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train, "REPEATS_S", 0.1)
+    assert signalled_in_a_step(monkeypatch, signal.SIGTERM, 0.2) == 128 + signal.SIGTERM
+    assert last_saved() == 4
