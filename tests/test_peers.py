@@ -32,10 +32,10 @@ def small(monkeypatch):
 @pytest.mark.parametrize("part, tokens", [("train eager", 256), ("test", 4096), ("decode", 4)])
 def test_a_line_has_the_numbers_of_both_sides(small, part, tokens):
     line = side_by_side.measure(LLAMA, "rope", part, "1x24", "3", "cpu", "float32")
-    assert line["parameters, longshot"] == line["parameters, peer"] > 256 * 24
+    assert line["parameters, ours"] == line["parameters, theirs"] > 256 * 24
     assert (line["× peer"], line["low"], line["high"]) == (4.0, 3.0, 8.0)
     assert line["tokens/s"] == tokens / 2
-    assert line["MiB, longshot"] >= 0 and line["MiB, peer"] >= 0
+    assert line["MiB, ours"] >= 0 and line["MiB, theirs"] >= 0
 
 
 def test_the_memory_is_what_a_call_needs(small):

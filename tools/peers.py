@@ -48,7 +48,7 @@ class PeersSettings(ComputeSettings):
     )
 
 
-def call(*words) -> str:
+def call(*words):
     """Print a command and run it: the last line of its output. An error if it fails."""
     print("$", *words, file=sys.stderr)
     done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
@@ -79,7 +79,7 @@ def main() -> None:
     if not SIZES.keys() >= set(sizes):
         raise UserError(f"the sizes are {' and '.join(SIZES)}, not {sizes}")
     compute = device.pick(s.device, s.dtype)
-    folder = Path(s.folder).expanduser().resolve()
+    folder = Path(s.folder).expanduser()
     lines = []
     about = provenance() | {"command": ["tools.peers", *sys.argv[1:]], "nanoGPT": COMMIT}
     notes = [LEGEND, json.dumps(about)]
