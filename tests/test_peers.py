@@ -58,6 +58,7 @@ def test_all_sides_score_the_same_targets(tmp_path, monkeypatch):
         "        return None, targets\n"
     )
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(sys, "path", [*sys.path])
     config = GPTConfig(n_layer=1, n_head=2, n_embd=24, block_size=16)
     model, loss, _ = side_by_side.nanogpt(config)
     assert model.shape == (256, 1, 2, 24, 16, 0.0, False)

@@ -7,7 +7,6 @@ The last line of its output is JSON.
 
 import ctypes
 import json
-import runpy
 import sys
 from pathlib import Path
 from statistics import median
@@ -41,8 +40,10 @@ def longshot(config):
 
 
 def nanogpt(config):
-    code = runpy.run_path(f"{sys.prefix}/nanoGPT/model.py")
-    model = code["GPT"](config)  # longshot's settings have nanoGPT's names
+    sys.path.append(sys.prefix)  # the clone is there
+    import nanoGPT.model
+
+    model = nanoGPT.model.GPT(config)  # longshot's settings have nanoGPT's names
 
     def loss(x, y):
         # -1 is no target
