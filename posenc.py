@@ -637,12 +637,15 @@ class Randomized(Piece):
         super().__init__()
         self.limit = max
         self.test = test
+        self.register_buffer("drawn", torch.empty(0, dtype=torch.long), persistent=False)
 
     def ids(self, ids, total):
         """floor(k max / N), or a fixed draw for that total length."""
         if self.test == "spread":
             return ids * self.limit // total
-        return self.draw(total, torch.Generator().manual_seed(total)).to(ids.device)[ids]
+        if len(self.drawn) != total:  # drawn once for a length, and kept on the device
+            self.drawn = self.draw(total, torch.Generator().manual_seed(total)).to(ids.device)
+        return self.drawn[ids]
 
     def draw(self, length, generator):
         """`length` different positions, sorted."""

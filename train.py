@@ -230,14 +230,15 @@ def estimate_loss(run: Run) -> float:
     inputs, targets = batches.validation(run.corpus, s.block_size, count, s.documents)
     x = to_device(inputs, run.compute)  # (sequences, block_size)
     y = to_device(targets, run.compute)  # the same
-    nats = 0.0
+    nats = torch.zeros((), dtype=torch.float64, device=run.compute.device)
     run.model.eval()
     for idx, wanted in zip(x.split(s.batch_size), y.split(s.batch_size), strict=True):
         with device.autocast(run.compute):
             losses = run.model.losses(idx, wanted, documents=s.documents == "mask")
-            nats += float(losses.double().sum())
+            nats += losses.double().sum()
     run.model.train()
-    return nats / int((y >= 0).sum())
+    # the only number that is read: before each reading a GPU finishes its work
+    return float(nats) / np.count_nonzero(targets >= 0)
 
 
 def train(run: Run, processes: Processes, log: Log) -> None:

@@ -28,10 +28,11 @@ from configurable import (
 )
 from tools.bench import BenchSettings
 from tools.explain import ExplainSettings
+from tools.peers import PeersSettings
 
 ROOT = Path(configurable.__file__).parent
 PROGRAMS = [TrainSettings, AblateSettings, EvaluateSettings, ReportSettings]
-PROGRAMS += [SampleSettings, ExplainSettings, BenchSettings]
+PROGRAMS += [SampleSettings, ExplainSettings, BenchSettings, PeersSettings]
 
 
 def train(*argv: str) -> TrainSettings:

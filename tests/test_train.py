@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import REPOSITORY, SIZE, call
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import data.recall.prepare as recall
 import evaluate
@@ -566,6 +567,26 @@ def test_the_loss_falls_and_validation_reads_the_same_text_every_time():
     trained = load_run("run", "cpu")
     assert train.estimate_loss(trained) == train.estimate_loss(trained)
     assert train.estimate_loss(trained) == pytest.approx(logged("run")[-1]["val_loss"], abs=1e-5)
+
+
+class Reads(TorchDispatchMode):
+    """Counts how often a number is read from a tensor: a GPU finishes its work before each."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function is torch.ops.aten._local_scalar_dense.default
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_validation_reads_one_number_however_many_batches_it_has():
+    run("--out_dir=run", "--max_iters=2", "--warmup_iters=1", "--eval_iters=5")
+    trained = load_run("run", "cpu")
+    with Reads() as reads:
+        loss = train.estimate_loss(trained)
+    assert reads.count == 1 and 5 < loss < 6
 
 
 def test_a_loss_that_is_no_number_stops_and_the_last_good_checkpoint_stays():

@@ -18,6 +18,7 @@ from posenc import methods_of
 from scheme import Catalogue, options_of
 from tools.bench import BenchSettings
 from tools.explain import ExplainSettings, verdicts
+from tools.peers import PeersSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -67,6 +68,7 @@ PROGRAMS = {
     "sample.py": SampleSettings,
     "tools/explain.py": ExplainSettings,
     "tools/bench.py": BenchSettings,
+    "tools/peers.py": PeersSettings,
 }
 
 CATALOGUE = Catalogue()

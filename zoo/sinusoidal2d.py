@@ -3,7 +3,7 @@
 import torch
 
 from common.errors import UserError
-from posenc import Base, Shape, sinusoids
+from posenc import Base, Shape, cos_sin, rope_frequencies
 from zoo._grid import Grid
 
 
@@ -19,11 +19,14 @@ class Sinusoidal2d(Grid):
         super().__init__()
         if shape.width % 4 != 0:
             raise UserError(f"sinusoidal2d: 4 must divide n_embd = {shape.width}")
-        self.half = shape.width // 2
-        self.base = base
+        inv_freq, _ = rope_frequencies(shape.width // 2, base)
+        self.register_buffer("inv_freq", inv_freq, persistent=False)
         self.scale = scale
 
     def embed(self, ids, tokens, total):
         """Scaled sinusoids of rows, then of columns."""
-        parts = [sinusoids(place, self.half, self.base) for place in self.places(ids)]
+        parts = []
+        for place in self.places(ids):
+            cos, sin = cos_sin(place, self.inv_freq)
+            parts += [sin, cos]
         return self.scale * torch.cat(parts, -1)
