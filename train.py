@@ -230,15 +230,16 @@ def estimate_loss(run: Run) -> float:
     inputs, targets = batches.validation(run.corpus, s.block_size, count, s.documents)
     x = to_device(inputs, run.compute)  # (sequences, block_size)
     y = to_device(targets, run.compute)  # the same
-    nats = torch.zeros((), dtype=torch.float64, device=run.compute.device)
+    sums = []  # of nats, one for each batch
     run.model.eval()
     for idx, wanted in zip(x.split(s.batch_size), y.split(s.batch_size), strict=True):
         with device.autocast(run.compute):
             losses = run.model.losses(idx, wanted, documents=s.documents == "mask")
-            nats += losses.double().sum()
+            sums.append(losses.sum())
     run.model.train()
-    # the only number that is read: before each reading a GPU finishes its work
-    return float(nats) / np.count_nonzero(targets >= 0)
+    # read once: a GPU finishes its work before each reading
+    nats = float(torch.stack(sums).cpu().double().sum())
+    return nats / np.count_nonzero(targets >= 0)
 
 
 def train(run: Run, processes: Processes, log: Log) -> None:
