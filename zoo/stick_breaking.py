@@ -30,14 +30,15 @@ class StickBreaking(Piece):
     def weights(self, scores):
         """(B, H, R, C) from scores (B, H, R, C), where the last query is at the last key."""
         columns = torch.arange(scores.shape[-1], device=scores.device)
-        index = columns[-scores.shape[-2] :, None]  # of the queries, (R, 1)
-        last = index if self.current == "share" else index - 1
-        breaks = (columns <= last) & (scores > -math.inf)
-        z = scores.masked_fill(~breaks, 0.0)  # a gradient at -inf would not be finite
-        kept = F.logsigmoid(-z).masked_fill(~breaks, 0.0)
-        left = kept.flip(-1).cumsum(-1).flip(-1)  # ln of the stick left after each key
-        before = F.pad(left[..., 1:], (0, 1))  # and before it
-        weights = (F.logsigmoid(z) + before).exp().masked_fill(~breaks, 0.0)
+        is_own = columns == columns[-scores.shape[-2] :, None]  # (R, C)
+        z = scores
+        if self.current != "share":  # faster than masked_fill
+            z = z + torch.zeros_like(z[0, 0]).masked_fill(is_own, -math.inf)
+        z = z.flip(-1)  # from the newest key to the oldest
+        shares = z.sigmoid()
+        spent = F.softplus(z, threshold=80).cumsum(-1)  # -ln of what is left after each key
+        left = (spent / -math.log(2)).exp2()  # of small numbers, torch's exp is slow
+        weights = torch.cat((shares[..., :1], shares[..., 1:] * left[..., :-1]), -1).flip(-1)
         if self.current == "rest":
-            weights = torch.where(columns == index, left[..., :1].exp(), weights)
+            weights = torch.where(is_own, left[..., -1:], weights)
         return weights
