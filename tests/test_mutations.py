@@ -148,8 +148,8 @@ zoo/xsa.py | test_schemes | xsa
 - removed = removed * torch.tanh(self.alpha)[:, None, None]
 + removed = removed * self.alpha[:, None, None]
 zoo/path.py | test_schemes | path
-- ahead = tile.columns[..., part] > tile.rows
-+ ahead = tile.columns[..., part] >= tile.rows
+- y = (q @ w[:, :, first:].mT).tril() @ solved[:, :, first:]
++ y = (q @ w[:, :, first:].mT).tril(-1) @ solved[:, :, first:]
 zoo/nape.py | test_schemes | nape
 - slopes[shape.n_head // 2 :] = 0.0
 + slopes[: shape.n_head // 2] = 0.0
