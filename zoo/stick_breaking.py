@@ -34,11 +34,23 @@ class StickBreaking(Piece):
         z = scores
         if self.current != "share":  # faster than masked_fill
             z = z + torch.zeros_like(z[0, 0]).masked_fill(is_own, -math.inf)
-        z = z.flip(-1)  # from the newest key to the oldest
-        shares = z.sigmoid()
-        spent = F.softplus(z, threshold=80).cumsum(-1)  # -ln of what is left after each key
-        left = (spent / -math.log(2)).exp2()  # of small numbers, torch's exp is slow
-        weights = torch.cat((shares[..., :1], shares[..., 1:] * left[..., :-1]), -1).flip(-1)
+        spent = F.softplus(z, threshold=80)  # -ln of the share that each key leaves
+        before = sums_after(spent)  # -ln of the stick before each key
+        weights = z.sigmoid() * (before / -math.log(2)).exp2()  # of small numbers, exp is slow
         if self.current == "rest":
-            weights = torch.where(is_own, left[..., -1:], weights)
+            rest = (-before[..., :1] - spent[..., :1]).exp()
+            weights = torch.where(is_own, rest, weights)
         return weights
+
+
+def sums_after(x):
+    """The sum of the numbers after each of x (..., C), by products with triangles of ones: in
+    training faster than a cumulative sum, and nothing is subtracted.
+    """
+    blocks = F.pad(x, (0, -x.shape[-1] % 32)).unflatten(-1, (-1, 32))
+    sums = blocks.sum(-1)
+    ones = torch.ones(32, 32, dtype=x.dtype, device=x.device)
+    within = blocks @ ones.tril(-1)  # of the same block
+    ones = torch.ones(2 * sums.shape[-1:], dtype=x.dtype, device=x.device)
+    later = sums @ ones.tril(-1)  # of later blocks
+    return (within + later[..., None]).flatten(-2)[..., : x.shape[-1]]
