@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from common.errors import UserError
 from posenc import Count, Piece, Shape
 
-CHUNK = 16  # tokens whose matrices are multiplied at once
+CHUNK = 32  # tokens whose matrices are multiplied at once
 
 
 class Path(Piece):
