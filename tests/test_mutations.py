@@ -148,8 +148,8 @@ zoo/xsa.py | test_schemes | xsa
 - removed = removed * torch.tanh(self.alpha)[:, None, None]
 + removed = removed * self.alpha[:, None, None]
 zoo/path.py | test_schemes | path
-- ahead = tile.columns[..., part] > tile.rows
-+ ahead = tile.columns[..., part] >= tile.rows
+- y = (q @ w[:, :, first:].mT).tril() @ solved[:, :, first:]
++ y = (q @ w[:, :, first:].mT).tril(-1) @ solved[:, :, first:]
 zoo/nape.py | test_schemes | nape
 - slopes[shape.n_head // 2 :] = 0.0
 + slopes[: shape.n_head // 2] = 0.0
@@ -160,11 +160,11 @@ zoo/rel_proj.py | test_schemes | inkling
 - scores = scores * (1 + 0.1 * (count / self.floor).clamp(min=1).log())
 + scores = tile.scores * (1 + 0.1 * (count / self.floor).clamp(min=1).log()) + bias
 zoo/wall.py | test_schemes | paper and wall
-- scores = torch.where(differ < size, scores, decayed)
-+ scores = torch.where(differ <= size, scores, decayed)
+- until = torch.cat((until_0 + since_1[..., -1:, :], until_1), -2).flatten(2, 3)
++ until = torch.cat((until_0 + since_0[..., -1:, :], until_1), -2).flatten(2, 3)
 zoo/wall.py | test_schemes | wall_is_exact
-- after = pad(blocks, (0, 0, 0, 1))[..., 1:, :].flip(3).cumsum(3).flip(3)
-+ after = blocks.sum(3, keepdim=True) - blocks.cumsum(3)
+- until = pad(logs[:, :, 1:first].flip(2).cumsum(2).flip(2), (0, 0, 0, 1))
++ until = logs[:, :, :first].sum(2, keepdim=True) - logs[:, :, :first].cumsum(2)
 config/recipes/inkling.py | test_recipes | whole_model
 - pos = "short_conv + (5 * (rel_proj(extent=0.25) + window(size=0.25)) | rel_proj(floor=1.0))"
 + pos = "short_conv + (4 * (rel_proj(extent=0.25) + window(size=0.25)) | rel_proj(floor=1.0))"

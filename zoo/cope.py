@@ -38,9 +38,11 @@ class Cope(Piece):
 
     def score(self, tile):
         """(B, H, R, C). Gates are 0 at masked keys and ignore the biases of other pieces."""
-        gates = torch.sigmoid(self.factor * tile.scores).masked_fill(~tile.seen, 0.0)
+        scores = tile.scores if self.factor == 1 else self.factor * tile.scores
+        gates = torch.where(tile.seen, torch.sigmoid(scores), 0.0)
         p = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=len(self.table) - 1)  # (B, H, R, C)
+        row = p.long()
         of_rows = tile.q @ self.table.to(tile.q.dtype).T  # (B, H, R, max)
-        below = of_rows.gather(-1, p.floor().long())
-        above = of_rows.gather(-1, p.ceil().long())
-        return tile.scores + tile.added + below + (p - p.floor()) * (above - below)
+        steps = of_rows.diff(append=of_rows[..., -1:])  # to the next row
+        of_p = torch.addcmul(of_rows.gather(-1, row), p.frac(), steps.gather(-1, row))
+        return tile.scores + tile.added + of_p

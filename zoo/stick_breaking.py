@@ -30,14 +30,27 @@ class StickBreaking(Piece):
     def weights(self, scores):
         """(B, H, R, C) from scores (B, H, R, C), where the last query is at the last key."""
         columns = torch.arange(scores.shape[-1], device=scores.device)
-        index = columns[-scores.shape[-2] :, None]  # of the queries, (R, 1)
-        last = index if self.current == "share" else index - 1
-        breaks = (columns <= last) & (scores > -math.inf)
-        z = scores.masked_fill(~breaks, 0.0)  # a gradient at -inf would not be finite
-        kept = F.logsigmoid(-z).masked_fill(~breaks, 0.0)
-        left = kept.flip(-1).cumsum(-1).flip(-1)  # ln of the stick left after each key
-        before = F.pad(left[..., 1:], (0, 1))  # and before it
-        weights = (F.logsigmoid(z) + before).exp().masked_fill(~breaks, 0.0)
+        is_own = columns == columns[-scores.shape[-2] :, None]  # (R, C)
+        z = scores
+        if self.current != "share":  # faster than masked_fill
+            z = z + torch.zeros_like(z[0, 0]).masked_fill(is_own, -math.inf)
+        spent = F.softplus(z, threshold=80)  # -ln of the share that each key leaves
+        before = sums_after(spent)  # -ln of the stick before each key
+        weights = z.sigmoid() * (before / -math.log(2)).exp2()  # of small numbers, exp is slow
         if self.current == "rest":
-            weights = torch.where(columns == index, left[..., :1].exp(), weights)
+            rest = (-before[..., :1] - spent[..., :1]).exp()
+            weights = torch.where(is_own, rest, weights)
         return weights
+
+
+def sums_after(x):
+    """The sum of the numbers after each of x (..., C), by products with triangles of ones: in
+    training faster than a cumulative sum, and nothing is subtracted.
+    """
+    blocks = F.pad(x, (0, -x.shape[-1] % 32)).unflatten(-1, (-1, 32))
+    sums = blocks.sum(-1)
+    ones = torch.ones(32, 32, dtype=x.dtype, device=x.device)
+    within = blocks @ ones.tril(-1)  # of the same block
+    ones = torch.ones(2 * sums.shape[-1:], dtype=x.dtype, device=x.device)
+    later = sums @ ones.tril(-1)  # of later blocks
+    return (within + later[..., None]).flatten(-2)[..., : x.shape[-1]]

@@ -19,8 +19,8 @@ class Wall(Piece):
     adds the logarithms of one more decay per head to the score, as `fox` does; W and b then have
     d + 1 rows for each head. Theirs has no rotation; here it can be combined with one.
     A product of decays is the exponential of a sum of logarithms, split where a block of tokens
-    ends between key and query: both parts are at most 1, so that no decay overflows, and no sum is
-    longer than a block. It takes log2(T) times the products of plain attention.
+    ends between key and query: both parts are at most 1, so that no decay overflows, and nothing
+    is subtracted. Keys before a block of queries are one block.
     """
 
     per_layer = True
@@ -39,28 +39,45 @@ class Wall(Piece):
         return logsigmoid(self.gate(x))
 
     def score(self, tile):
-        """(B, H, R, C), in blocks of 1, 2, 4 ... tokens: if the places of two tokens differ in the
-        bit of `size` and in no higher one, they are in neighbouring blocks. `since` are the decays
-        from the start of the query's block to the query, `until` those after the key to the end of
-        its block.
+        """(B, H, R, C). `since` are the decays from the start of the query's block to the query,
+        `until` those after the key to the end of its block.
         """
         n_queries, n_keys = tile.scores.shape[2:]
+        first = n_keys - n_queries  # the first query
         width = tile.k.shape[-1]  # d
         logs = tile.features_k.unflatten(-1, (self.n_head, -1)).transpose(1, 2)  # (B, H, C, .)
         q = tile.q / math.sqrt(width)
-        differ = tile.rows ^ tile.columns  # (R, C)
-        scores = tile.scores  # those of a query and its own key
-        size = 1
-        while size < n_keys:
-            blocks = pad(logs, (0, 0, 0, -n_keys % size)).unflatten(2, (-1, size))
-            # from the start of its block to each token, and after each token to the end
-            since = blocks.cumsum(3).flatten(2, 3)[:, :, n_keys - n_queries : n_keys]
-            after = pad(blocks, (0, 0, 0, 1))[..., 1:, :].flip(3).cumsum(3).flip(3)
-            until = after.flatten(2, 3)[:, :, :n_keys]
-            k = tile.k * until[..., :width].exp()
-            decayed = (q * since[..., :width].exp()) @ k.mT
+
+        def decayed(q, since, k, until):
+            scores = (q * since[..., :width].exp()) @ (k * until[..., :width].exp()).mT
             if self.scalar:
-                decayed = decayed + since[..., width:] + until[..., width:].mT
-            scores = torch.where(differ < size, scores, decayed)
-            size *= 2
+                scores = scores + since[..., width:] + until[..., width:].mT
+            return scores
+
+        # the queries and the keys of the same tokens, filled up to a power of two: blocks of one
+        # token, of which two neighbours become one until there is one
+        n_more = (1 << (n_queries - 1).bit_length()) - n_queries
+        own_q, own_k, since = (
+            pad(x, (0, 0, 0, n_more)) for x in (q, tile.k[:, :, first:], logs[:, :, first:])
+        )
+        until = torch.zeros_like(since)
+        scores = (own_q * own_k).sum(-1)[..., None, None]  # (B, H, blocks, size, size)
+        while scores.shape[2] > 1:
+            halves = (-1, 2, scores.shape[-1])
+            q_1 = own_q.unflatten(2, halves)[:, :, :, 1]  # (B, H, blocks / 2, size, d)
+            k_0 = own_k.unflatten(2, halves)[:, :, :, 0]
+            since_0, since_1 = since.unflatten(2, halves).unbind(3)
+            until_0, until_1 = until.unflatten(2, halves).unbind(3)
+            scores_0, scores_1 = scores.unflatten(2, (-1, 2)).unbind(3)
+            crossed = decayed(q_1, since_1, k_0, until_0)
+            left = torch.cat((scores_0, crossed), -2)
+            right = pad(scores_1, (0, 0, scores.shape[-1], 0))  # a query does not see later keys
+            scores = torch.cat((left, right), -1)
+            until = torch.cat((until_0 + since_1[..., -1:, :], until_1), -2).flatten(2, 3)
+            since = torch.cat((since_0, since_1 + since_0[..., -1:, :]), -2).flatten(2, 3)
+        scores = scores[:, :, 0, :n_queries, :n_queries]
+        if first > 0:
+            until = pad(logs[:, :, 1:first].flip(2).cumsum(2).flip(2), (0, 0, 0, 1))
+            earlier = decayed(q, since[:, :, :n_queries], tile.k[:, :, :first], until)
+            scores = torch.cat((earlier, scores), -1)
         return scores + tile.added
