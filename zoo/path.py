@@ -98,9 +98,8 @@ class Path(Piece):
     def vectors(self, features):
         """w (B, H, C, D) and b (B, H, C, 1) of the tokens, from their features (B, C, H D + H)."""
         rows, beta = F.pad(features, (0, 0, 2, 0)).tensor_split([-self.n_head], -1)
-        taps = self.conv.weight[:, 0].T.to(
-            features.dtype
-        )  # (3, H D), the last one of the token itself
+        # (3, H D), the last one of the token itself
+        taps = self.conv.weight[:, 0].T.to(features.dtype)
         w = F.silu(rows[:, :-2] * taps[0] + rows[:, 1:-1] * taps[1] + rows[:, 2:] * taps[2])
         w = F.normalize(w.unflatten(-1, (self.n_head, -1)), dim=-1).transpose(1, 2)
         return w, 2 * torch.sigmoid(beta[:, 2:]).mT[..., None]
