@@ -34,20 +34,16 @@ class Dape(Piece):
 
     def score(self, tile):
         """(B, H, R, C): the MLP over heads and, for kernel > 1, over neighbouring keys."""
-        side = self.kernel // 2
         scores = tile.scores.masked_fill(~tile.seen, 0.0)
         bias = tile.added.masked_fill(~tile.seen, 0.0).expand_as(scores)
-        x = torch.cat((scores, bias), 1).movedim(1, -1)  # (B, R, C, 2H)
-        x = self.inner(near_keys(x, self.kernel, side))  # (B, R, C + side, hidden)
-        x = self.outer(near_keys(F.leaky_relu(x), self.kernel, -side))  # (B, R, C, H)
-        return tile.scores + tile.added + x.movedim(-1, 1)
+        x = torch.cat((scores, bias), 1)  # (B, 2H, R, C)
+        if self.kernel > 1:
+            x = F.pad(x, (0, self.kernel // 2))  # masked keys at the end of the text
+        x = F.leaky_relu(self.over_keys(x, self.inner), inplace=True)
+        x = self.over_keys(x, self.outer)[..., : scores.shape[-1]]
+        return tile.scores + tile.added + x
 
-
-def near_keys(x, kernel, ahead):
-    """The features of the `kernel` keys around each key: x (B, R, C, M), zero-padded to `ahead`
-    more keys, -> (B, R, C + ahead, M kernel).
-    """
-    if kernel == 1:
-        return x
-    side = kernel // 2
-    return F.pad(x, (0, 0, side, side + ahead)).unfold(2, kernel, 1).flatten(-2)
+    def over_keys(self, x, layer):
+        """A layer as a convolution along the keys, from x (B, M, R, C) to (B, M', R, C)."""
+        weight = layer.weight.view(len(layer.weight), -1, 1, self.kernel)
+        return F.conv2d(x, weight, layer.bias, padding=(0, self.kernel // 2))
