@@ -8,6 +8,8 @@ from torch.nn import functional as F
 
 from posenc import Count, Piece, Shape
 
+CACHED_PAIRS = 2**15  # of a query and a key, whose hidden units a processor's cache can hold
+
 
 class Dape(Piece):
     """score = S + B + MLP([S; B]): an MLP mixes the 2H numbers of each query-key pair.
@@ -33,17 +35,25 @@ class Dape(Piece):
         self.outer = nn.Linear(hidden * kernel, shape.n_head)
 
     def score(self, tile):
-        """(B, H, R, C): the MLP over heads and, for kernel > 1, over neighbouring keys."""
-        scores = tile.scores.masked_fill(~tile.seen, 0.0)
-        bias = tile.added.masked_fill(~tile.seen, 0.0).expand_as(scores)
-        x = torch.cat((scores, bias), 1)  # (B, 2H, R, C)
+        """(B, H, R, C), of few rows at a time where hidden units are not kept for gradients."""
+        rows = tile.scores.shape[2]
+        if not torch.is_grad_enabled() and not tile.scores.is_cuda:
+            rows = max(1, CACHED_PAIRS * rows // tile.scores[:, 0].numel())
+        parts = zip(tile.scores.split(rows, 2), tile.added.split(rows, -2), strict=True)
+        return torch.cat([self.mixed(scores, added) for scores, added in parts], 2)
+
+    def mixed(self, scores, added):
+        """S + B + MLP([S; B]), (B, H, R, C), from scores S of that shape and B, `added`."""
+        seen = added > -torch.inf
+        known = torch.where(seen, scores, 0.0)
+        bias = torch.where(seen, added, 0.0).expand_as(scores)
+        x = torch.cat((known, bias), 1)  # (B, 2H, R, C)
         if self.kernel > 1:
-            x = F.pad(x, (0, self.kernel // 2))  # masked keys at the end of the text
-        x = F.leaky_relu(self.over_keys(x, self.inner), inplace=True)
-        x = self.over_keys(x, self.outer)[..., : scores.shape[-1]]
-        return tile.scores + tile.added + x
+            x = F.pad(x, (0, self.kernel // 2))  # masked keys at the end of a text
+        hidden = F.leaky_relu(self.over_keys(x, self.inner), inplace=True)
+        return scores + added + self.over_keys(hidden, self.outer)[..., : scores.shape[-1]]
 
     def over_keys(self, x, layer):
-        """A layer as a convolution along the keys, from x (B, M, R, C) to (B, M', R, C)."""
+        """The layer as a convolution along the keys: (B, M', R, C) from x (B, M, R, C)."""
         weight = layer.weight.view(len(layer.weight), -1, 1, self.kernel)
         return F.conv2d(x, weight, layer.bias, padding=(0, self.kernel // 2))
