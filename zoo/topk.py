@@ -2,6 +2,8 @@
 
 import math
 
+import torch
+
 from posenc import Length, Piece, Shape
 
 
@@ -23,8 +25,9 @@ class Topk(Piece):
         """(B, H, R, C) from scores (B, H, R, C)."""
         count = min(self.keys, scores.shape[-1])
         least = scores.detach().topk(count, -1).values[..., -1:]
-        above = scores > least
-        equal = scores == least
-        room = count - above.sum(-1, keepdim=True)  # for those that equal the least
-        kept = above | (equal & (equal.cumsum(-1) <= room))
+        kept = scores.detach() >= least
+        if torch.compiler.is_compiling() or kept.sum() > least.numel() * count:
+            above = scores.detach() > least
+            room = count - above.sum(-1, keepdim=True, dtype=torch.int32)  # for the equal ones
+            kept = above | (kept & ((kept & ~above).cumsum(-1, dtype=torch.int32) <= room))
         return scores.masked_fill(~kept, -math.inf).softmax(-1)
