@@ -245,8 +245,8 @@ def attention_weights(
 
 
 def all_scores(q, k, plan, queries, keys, dtype, scale, features):
-    """The scores (B, H, T, S) of turned q and k, of which q.k is computed in `dtype`. queries (T, 1)
-    and keys (S,) are their places in the text.
+    """The scores (B, H, T, S) of turned q and k, of which q.k is computed in `dtype`.
+    queries (T, 1) and keys (S,) are places in the text.
     """
     q, k = finish_q_and_k(q, k, plan, scale, features)
     scores = ((q * scale).to(dtype) @ k.to(dtype).mT).to(q.dtype)

@@ -4,12 +4,13 @@ import math
 
 import torch
 
+from common.compiler import has_numbers
 from posenc import Piece
 
 
 class Entmax15(Piece):
-    """Weights max(z / 2 - tau, 0)^2 of a query's scores z, in place of the softmax; tau makes their
-    sum 1.
+    """Weights (max(z - tau, 0) / 2)^2 of a query's scores z, in place of the softmax; tau makes
+    their sum 1.
 
     Peters et al. 2019 (arXiv 1905.05702). A key whose score is 2 or more below the largest has
     weight 0, so that a longer text need not dilute the weights. They find tau by sorting; here
@@ -26,11 +27,15 @@ class Entmax15(Piece):
         z = scores - most  # the largest is 0
         fixed = z.detach()
         tau = torch.full_like(most, -2.0)  # the largest key alone would have all the weight
-        # enough in float64: 6 steps for 512 keys, 7 for 4,096, 8 for 65,536 and a million
+        small = math.sqrt(torch.finfo(z.dtype).eps)
+        # the most that float64 needs: 6 steps for 512 keys, 7 for 4,096, 8 for 65,536
         for _ in range(5 + fixed.shape[-1].bit_length() // 5):
-            tau = newton_step(fixed, tau)
+            before = tau
+            tau = newton_step(fixed, before)
+            if has_numbers(z) and (tau - before).amax() < small:
+                break  # what is missing is about the square of this step
         tau = newton_step(z, tau)  # the last step gives tau its gradient
-        return ((z - tau).clamp(min=0.0) / 2).square()
+        return ((z - tau).relu_() / 2).square()
 
 
 def newton_step(z, tau):
@@ -38,7 +43,7 @@ def newton_step(z, tau):
 
     The length is convex in tau, so that steps from below never go too far.
     """
-    excess = (z - tau).clamp(min=0.0)
+    excess = (z - tau).relu_()
     length = torch.linalg.vector_norm(excess, dim=-1, keepdim=True)
     total = excess.sum(-1, keepdim=True).clamp(min=1e-30)  # 0 if no key is seen
     return tau + (length - 2) * length / total
