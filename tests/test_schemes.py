@@ -966,6 +966,29 @@ def test_topk_keeps_as_many_keys_as_it_says_of_equal_scores_the_older():
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("pos", ["entmax15", "topk(keys=3)"])
+def test_weights_are_the_same_where_code_may_not_look_at_numbers(pos, monkeypatch):
+    """As in compiled code."""
+    torch.manual_seed(0)
+    rows = causal(3 * torch.randn(1, H, 9, 9)).round()  # some are equal
+    expected = weights_of(pos, rows)
+    cls = Catalogue().pieces[pos.split("(")[0]]
+    monkeypatch.setitem(cls.weights.__globals__, "has_numbers", lambda x: False)
+    assert_close(weights_of(pos, rows), expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("pos", ["alibi + dape", "kerple + dape(kernel=3)"])
+def test_dape_mixes_few_rows_at_a_time_as_all_at_once(pos, monkeypatch):
+    torch.manual_seed(0)
+    gpt = build(pos, 1)
+    idx = torch.randint(7, (2, 9))
+    expected = gpt(idx, idx)[0]
+    cls = Catalogue().pieces["dape"]
+    monkeypatch.setitem(cls.score.__globals__, "CACHED_PAIRS", 40)  # two rows of two texts
+    assert_close(gpt(idx, idx)[0], expected)
+
+
 def test_topk_with_many_equal_tokens_decodes_as_in_one_pass():
     torch.manual_seed(0)
     sizes = dict(block_size=64, vocab_size=5, n_layer=3, n_head=H, n_embd=32)
