@@ -989,6 +989,24 @@ def test_dape_mixes_few_rows_at_a_time_as_all_at_once(pos, monkeypatch):
     assert_close(gpt(idx, idx)[0], expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_fire_by_pieces_is_its_mlp(dtype):
+    torch.manual_seed(0)
+    piece = Scheme("fire(hidden=7, threshold=12)", SHAPE, 1).pieces["0_fire"].to(dtype)
+    for parameter in piece.parameters():
+        parameter.data += torch.randn_like(parameter)
+    piece.inner.weight.data[:2] = 0.0  # a unit that is always on or off, and one with no end
+    piece.inner.bias.data[1] = 0.0
+    ids = torch.linspace(0, 40, 300, dtype=torch.float64)[:, None]
+    heads = torch.arange(H)[:, None, None]
+    expected = piece.bias(heads, ids, torch.minimum(ids, ids.mT))
+    with torch.no_grad():
+        found = piece.bias(heads, ids, torch.minimum(ids, ids.mT))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    if dtype == torch.float64:
+        assert_close(found, expected)
+
+
 def test_topk_with_many_equal_tokens_decodes_as_in_one_pass():
     torch.manual_seed(0)
     sizes = dict(block_size=64, vocab_size=5, n_layer=3, n_head=H, n_embd=32)
