@@ -965,7 +965,6 @@ def test_topk_keeps_as_many_keys_as_it_says_of_equal_scores_the_older():
     assert_close(weights_of("topk(keys=9)", rows), rows.softmax(-1))
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("pos", ["entmax15", "topk(keys=3)"])
 def test_weights_are_the_same_where_code_may_not_look_at_numbers(pos, monkeypatch):
     """As in compiled code."""
@@ -1007,6 +1006,7 @@ def test_fire_by_pieces_is_its_mlp(dtype):
         assert_close(found, expected)
 
 
+@torch.no_grad()
 def test_topk_with_many_equal_tokens_decodes_as_in_one_pass():
     torch.manual_seed(0)
     sizes = dict(block_size=64, vocab_size=5, n_layer=3, n_head=H, n_embd=32)

@@ -25,7 +25,7 @@ class Topk(Piece):
     def weights(self, scores):
         """(B, H, R, C) from scores (B, H, R, C)."""
         count = min(self.keys, scores.shape[-1])
-        least = scores.detach().topk(count, -1).values[..., -1:]
+        least = scores.detach().topk(count, -1, sorted=False).values.amin(-1, keepdim=True)
         kept = scores.detach() >= least
         if not has_numbers(scores) or kept.sum() > least.numel() * count:  # some are equal
             above = scores.detach() > least
