@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from posenc import Count, Piece, Shape
 
+torch.backends.cudnn.allow_tf32 = False  # on a GPU, convolutions as exact as products
 CACHED_PAIRS = 2**15  # of a query and a key, whose hidden units a processor's cache can hold
 
 
@@ -21,7 +22,7 @@ class Dape(Piece):
     are padded with zeros before the first key, and by masked keys after the query's own, also at
     the end of a text, where theirs has zeros. Parameters: inner.weight (hidden, 2H kernel),
     inner.bias (hidden,), outer.weight (H, hidden kernel), outer.bias (H,). B is shared by layers.
-    With 32 hidden units the MLP takes 32 kernel / H times the memory of the scores.
+    In training, 32 hidden units take 32 / H times the memory of the scores.
     """
 
     per_layer = True
