@@ -92,6 +92,7 @@ class Plan:
     output_piece: Piece | None  # changes the output of the heads
     pack_piece: Piece | None  # decides how the cache stores keys and values
     plain_ids: bool  # whether the ids are the places in the text
+    places: Tensor | None = None  # of the keys that are given, if those are not all: see `_scored`
     where: Callable[[Tensor, Tensor], Tensor] | None = None  # of the plan of a region
     regions: Sequence["Plan"] = ()
     # the place where the document of each token begins, (B, S); see `cut`. None: no documents
@@ -228,34 +229,36 @@ def attention_weights(
     dtype = q.dtype if q.is_cuda else torch.promote_types(q.dtype, torch.float32)  # of products
     k = upcast(for_each_head(q, k))
     q = upcast(q)
+    # places of the keys among the S tokens (S,), and of the queries, the last T of these (T, 1)
+    keys = torch.arange(k.shape[-2], device=q.device) if plan.places is None else plan.places
+    places = keys[-q.shape[-2] :, None], keys
     with no_autocast(q):
         turned = plan.turn(q, k) if plan.regions else (q, k)
-        scores = all_scores(*turned, plan, dtype, scale, features)
+        scores = all_scores(*turned, plan, *places, dtype, scale, features)
         for region in plan.regions:
-            rewritten = all_scores(*region.turn(q, k), region, dtype, scale, features)
-            holds = region.where(plan.query_ids[:, None], plan.key_ids)
+            rewritten = all_scores(*region.turn(q, k), region, *places, dtype, scale, features)
+            holds = region.where(plan.query_ids[:, None], plan.key_ids[keys])
             scores = torch.where(holds, rewritten, scores)
         if plan.weights_piece:
             return plan.weights_piece.weights(scores)
         return plan.options.softmax(scores, -1)
 
 
-def all_scores(q, k, plan, dtype, scale, features):
-    """The scores (B, H, T, S) of turned q and k, of which q.k is computed in `dtype`."""
-    # places of the keys among the S tokens (S,), and of the queries, the last T of these (T, 1)
-    keys = torch.arange(k.shape[-2], device=q.device)
-    queries = keys[-q.shape[-2] :, None]
+def all_scores(q, k, plan, queries, keys, dtype, scale, features):
+    """The scores (B, H, T, S) of turned q and k, of which q.k is computed in `dtype`.
+    queries (T, 1) and keys (S,) are places in the text.
+    """
     q, k = finish_q_and_k(q, k, plan, scale, features)
-    scores = (q.to(dtype) @ k.to(dtype).mT).to(q.dtype) * scale
-    added = added_scores(plan, q.dtype, queries, keys)
+    scores = ((q * scale).to(dtype) @ k.to(dtype).mT).to(q.dtype)
     if plan.score_piece:
+        added = added_scores(plan, q.dtype, queries, keys)
         i, j = pairs_of_ids(plan, queries, keys, q.dtype)
         tile = Tile(q, k, scores, added, i, j, queries, keys, features)
         scores = plan.score_piece.score(tile)
-    else:
-        scores = scores + added
+    elif plan.biases:
+        scores = scores + all_biases(plan, q.dtype, queries, keys)
     # q.k of a hidden key may overflow
-    return torch.where(added > -torch.inf, scores, -torch.inf)
+    return torch.where(sees(plan, queries, keys), scores, -torch.inf)
 
 
 def finish_q_and_k(q, k, plan, scale, features):
@@ -296,7 +299,14 @@ def added_scores(plan, dtype, queries, keys):
 
     queries (R, 1) and keys (C,) are places in the text. dtype is float32 or wider.
     """
-    added = torch.zeros(1, 1, 1, dtype=dtype, device=keys.device)
+    return torch.where(
+        sees(plan, queries, keys), all_biases(plan, dtype, queries, keys), -torch.inf
+    )
+
+
+def all_biases(plan, dtype, queries, keys):
+    """The sum of the biases alone, as `added_scores` has it; 0 if there are none."""
+    total = torch.zeros(1, 1, 1, dtype=dtype, device=keys.device)
     if plan.biases:
         i, j = pairs_of_ids(plan, queries, keys, dtype)
         heads = torch.arange(plan.n_head, device=keys.device)[:, None, None]
@@ -304,8 +314,8 @@ def added_scores(plan, dtype, queries, keys):
             bias = piece.bias(heads, i, j)
             if not isinstance(bias, Tensor):
                 raise UserError(f"{scheme_name(piece)}: bias must return a tensor, not {bias}")
-            added = added + bias.to(dtype)  # float64 ids give float64 biases
-    return torch.where(sees(plan, queries, keys), added, -torch.inf)
+            total = total + bias.to(dtype)  # float64 ids give float64 biases
+    return total
 
 
 def in_document(plan, queries, keys, text=None):
@@ -441,8 +451,10 @@ def attend(
         plan.options.watch(q, k, plan, scale, features)
     if plan.path == "scored":
         return in_blocks(_scored, q, k, v, plan, scale, features)
-    # `along` and the plain product in `_added` need a key head for each query head
-    if features is not None or plan.path == "added":
+    # `along`, the plain product in `_added`, and CUDA's kernels in float32 need a key head for each
+    # query head: else only the kernel is left that holds all scores
+    wide_on_gpu = plan.options.on_gpu and q.dtype == torch.float32 and plan.path == "fused"
+    if features is not None or plan.path == "added" or wide_on_gpu:
         k = for_each_head(q, k)
     v = for_each_head(k, v)  # k may also have more heads because each head is turned differently
     with no_autocast(q):
@@ -577,11 +589,27 @@ def kept(x, first, sinks=0):
 
 
 def _scored(q, k, v, plan, scale, start, stop, features):
-    """A block by the reference."""
+    """A block by the reference; what a piece computes from keys may depend on hidden ones too."""
     part = slice_queries(plan, start, stop)
     if features is not None:
         features = features[:, : k.shape[-2]]
+    elif not plan.score_piece:
+        first, sinks = seen_keys(plan, q, k)
+        part = keep_keys(part, first, sinks)
+        k = kept(k, first, sinks)
+        v = kept(v, first, sinks)
     return reference(q, k, v, part, scale, features)
+
+
+def keep_keys(plan, first, sinks):
+    """The plan for the keys from `first` on, and before them the first `sinks`."""
+    places = torch.arange(len(plan.key_ids), device=plan.key_ids.device)
+    return replace(
+        plan,
+        places=torch.cat((places[:sinks], places[first:])),
+        key_tables=tuple(kept(table, first, sinks) for table in plan.key_tables),
+        regions=[keep_keys(region, first, sinks) for region in plan.regions],
+    )
 
 
 def in_blocks(attend_block, q, k, v, plan, scale, *features):

@@ -20,3 +20,10 @@ def materialize(x: Tensor) -> Tensor:
     it leaves the end of a fused `arange` unwritten (torch 2.13).
     """
     return _materialize(x) if torch.compiler.is_compiling() else x
+
+
+def has_numbers(x: Tensor) -> bool:
+    """Whether Python code may look at the numbers in x: not while it is compiled, nor on the device
+    meta, which has none.
+    """
+    return not torch.compiler.is_compiling() and not x.is_meta

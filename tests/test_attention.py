@@ -209,6 +209,58 @@ def test_a_block_reads_only_keys_that_it_can_see(size, sinks, monkeypatch):
     assert max(numbers) <= size + 3 + sinks
 
 
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "pos, extend, reads",
+    [
+        ("sink + window(size=3)", "", 6),
+        ("alibi + softpick + window(size=3, sinks=2)", "", 8),
+        ("rope", "streaming(size=3, sinks=2)", 8),
+        ("rope + window(size=3)", "rerope", 6),
+        ("cope + window(size=3)", "", N),  # its positions come from hidden keys too
+        ("fox + sink + window(size=3)", "", N),  # so do these sums along the text
+    ],
+)
+def test_a_scored_block_reads_only_keys_that_it_can_see(pos, extend, reads, monkeypatch):
+    gpt = model(pos, extend)
+    idx = text(gpt)
+    numbers = []
+    reference = attention.reference
+
+    def counted(q, k, *others):
+        numbers.append(k.shape[-2])
+        return reference(q, k, *others)
+
+    monkeypatch.setattr("model.attend", reference)
+    expected = gpt(idx, idx)[0]
+    monkeypatch.setattr("model.attend", attention.attend)
+    monkeypatch.setattr(attention, "reference", counted)
+    gpt.options = Options(block_queries=4)
+    torch.testing.assert_close(gpt(idx, idx)[0], expected, rtol=1e-7, atol=1e-9)
+    assert max(numbers) == reads
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype, heads", [(torch.float32, 4), (torch.bfloat16, 2)])
+def test_a_card_gets_a_key_head_for_each_query_head_in_float32(dtype, heads, monkeypatch):
+    """With fewer, only that of its kernels takes float32 which holds all scores."""
+    index = torch.arange(N)
+    gpt = model("nope", n_head=4)
+    [plan] = gpt.pos.plans(index, index, N, N, Options(on_gpu=True)).values()
+    taken = []
+    kernel = attention._kernel
+
+    def watched(q, k, v, *others):
+        taken.append((k.shape[1], v.shape[1]))
+        return kernel(q, k, v, *others)
+
+    monkeypatch.setattr(attention, "_kernel", watched)
+    q, k, v = (torch.randn(2, heads, N, 4, dtype=dtype) for heads in (4, 2, 2))
+    y = attention.attend(q, k, v, attention.prepare(plan), 0.5)
+    torch.testing.assert_close(y, attention.reference(q, k, v, plan, 0.5), rtol=0.02, atol=0.02)
+    assert taken == [(heads, heads)]
+
+
 def test_scores_by_distance_are_those_of_the_last_query_shifted():
     last = torch.tensor([[4, 3, 2, 1, 0, -1, -1, -1]])  # by distance; -1: hidden
     views = attention.shifted(last, n_queries=3, n_keys=3, padding=3)

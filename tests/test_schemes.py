@@ -965,6 +965,47 @@ def test_topk_keeps_as_many_keys_as_it_says_of_equal_scores_the_older():
     assert_close(weights_of("topk(keys=9)", rows), rows.softmax(-1))
 
 
+@pytest.mark.parametrize("pos", ["entmax15", "topk(keys=3)"])
+def test_weights_are_the_same_where_code_may_not_look_at_numbers(pos, monkeypatch):
+    """As in compiled code."""
+    torch.manual_seed(0)
+    rows = causal(3 * torch.randn(1, H, 9, 9)).round()  # some are equal
+    expected = weights_of(pos, rows)
+    cls = Catalogue().pieces[pos.split("(")[0]]
+    monkeypatch.setitem(cls.weights.__globals__, "has_numbers", lambda x: False)
+    assert_close(weights_of(pos, rows), expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("pos", ["alibi + dape", "kerple + dape(kernel=3)"])
+def test_dape_mixes_few_rows_at_a_time_as_all_at_once(pos, monkeypatch):
+    torch.manual_seed(0)
+    gpt = build(pos, 1)
+    idx = torch.randint(7, (2, 9))
+    expected = gpt(idx, idx)[0]
+    cls = Catalogue().pieces["dape"]
+    monkeypatch.setitem(cls.score.__globals__, "CACHED_PAIRS", 40)  # two rows of two texts
+    assert_close(gpt(idx, idx)[0], expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_fire_by_pieces_is_its_mlp(dtype):
+    torch.manual_seed(0)
+    piece = Scheme("fire(hidden=7, threshold=12)", SHAPE, 1).pieces["0_fire"].to(dtype)
+    for parameter in piece.parameters():
+        parameter.data += torch.randn_like(parameter)
+    piece.inner.weight.data[:2] = 0.0  # a unit that is always on or off, and one with no end
+    piece.inner.bias.data[1] = 0.0
+    ids = torch.linspace(0, 40, 300, dtype=torch.float64)[:, None]
+    heads = torch.arange(H)[:, None, None]
+    expected = piece.bias(heads, ids, torch.minimum(ids, ids.mT))
+    with torch.no_grad():
+        found = piece.bias(heads, ids, torch.minimum(ids, ids.mT))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    if dtype == torch.float64:
+        assert_close(found, expected)
+
+
 @torch.no_grad()
 def test_topk_with_many_equal_tokens_decodes_as_in_one_pass():
     torch.manual_seed(0)

@@ -8,6 +8,9 @@ from torch.nn import functional as F
 
 from posenc import Count, Piece, Shape
 
+torch.backends.cudnn.allow_tf32 = False  # on a GPU, convolutions as exact as products
+CACHED_PAIRS = 2**15  # of a query and a key, whose hidden units a processor's cache can hold
+
 
 class Dape(Piece):
     """score = S + B + MLP([S; B]): an MLP mixes the 2H numbers of each query-key pair.
@@ -19,7 +22,7 @@ class Dape(Piece):
     are padded with zeros before the first key, and by masked keys after the query's own, also at
     the end of a text, where theirs has zeros. Parameters: inner.weight (hidden, 2H kernel),
     inner.bias (hidden,), outer.weight (H, hidden kernel), outer.bias (H,). B is shared by layers.
-    With 32 hidden units the MLP takes 32 kernel / H times the memory of the scores.
+    In training, 32 hidden units take 32 / H times the memory of the scores.
     """
 
     per_layer = True
@@ -33,21 +36,25 @@ class Dape(Piece):
         self.outer = nn.Linear(hidden * kernel, shape.n_head)
 
     def score(self, tile):
-        """(B, H, R, C): the MLP over heads and, for kernel > 1, over neighbouring keys."""
-        side = self.kernel // 2
-        scores = tile.scores.masked_fill(~tile.seen, 0.0)
-        bias = tile.added.masked_fill(~tile.seen, 0.0).expand_as(scores)
-        x = torch.cat((scores, bias), 1).movedim(1, -1)  # (B, R, C, 2H)
-        x = self.inner(near_keys(x, self.kernel, side))  # (B, R, C + side, hidden)
-        x = self.outer(near_keys(F.leaky_relu(x), self.kernel, -side))  # (B, R, C, H)
-        return tile.scores + tile.added + x.movedim(-1, 1)
+        """(B, H, R, C), of few rows at a time where hidden units are not kept for gradients."""
+        rows = tile.scores.shape[2]
+        if not torch.is_grad_enabled() and not tile.scores.is_cuda:
+            rows = max(1, CACHED_PAIRS * rows // tile.scores[:, 0].numel())
+        parts = zip(tile.scores.split(rows, 2), tile.added.split(rows, -2), strict=True)
+        return torch.cat([self.mixed(scores, added) for scores, added in parts], 2)
 
+    def mixed(self, scores, added):
+        """S + B + MLP([S; B]), (B, H, R, C), from scores S of that shape and B, `added`."""
+        seen = added > -torch.inf
+        known = torch.where(seen, scores, 0.0)
+        bias = torch.where(seen, added, 0.0).expand_as(scores)
+        x = torch.cat((known, bias), 1)  # (B, 2H, R, C)
+        if self.kernel > 1:
+            x = F.pad(x, (0, self.kernel // 2))  # masked keys at the end of a text
+        hidden = F.leaky_relu(self.over_keys(x, self.inner), inplace=True)
+        return scores + added + self.over_keys(hidden, self.outer)[..., : scores.shape[-1]]
 
-def near_keys(x, kernel, ahead):
-    """The features of the `kernel` keys around each key: x (B, R, C, M), zero-padded to `ahead`
-    more keys, -> (B, R, C + ahead, M kernel).
-    """
-    if kernel == 1:
-        return x
-    side = kernel // 2
-    return F.pad(x, (0, 0, side, side + ahead)).unfold(2, kernel, 1).flatten(-2)
+    def over_keys(self, x, layer):
+        """The layer as a convolution along the keys: (B, M', R, C) from x (B, M, R, C)."""
+        weight = layer.weight.view(len(layer.weight), -1, 1, self.kernel)
+        return F.conv2d(x, weight, layer.bias, padding=(0, self.kernel // 2))

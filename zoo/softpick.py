@@ -7,6 +7,7 @@ import torch
 from posenc import Piece
 
 LEAST = 1e-8  # from the authors' code: rows whose scores are all 0 get weights 0
+LN_2 = math.log(2)
 
 
 class Softpick(Piece):
@@ -22,6 +23,7 @@ class Softpick(Piece):
     def weights(self, scores):
         """(B, H, R, C) from scores (B, H, R, C)."""
         most = scores.amax(-1, keepdim=True).detach().clamp(min=0.0)
-        z = (scores - most).exp() - (-most).exp()
-        z = z.masked_fill(scores == -math.inf, 0.0)
-        return torch.relu(z) / (z.abs().sum(-1, keepdim=True) + LEAST)
+        # 2^(z / ln 2) is e^z: on a CPU `exp` takes many times as long where it underflows
+        z = torch.exp2((scores - most) / LN_2) - torch.exp2(-most / LN_2)
+        size = torch.where(scores == -math.inf, 0.0, z.abs())
+        return torch.relu(z) / (size.sum(-1, keepdim=True) + LEAST)

@@ -2,6 +2,9 @@
 
 import math
 
+import torch
+
+from common.compiler import has_numbers
 from posenc import Length, Piece, Shape
 
 
@@ -22,9 +25,10 @@ class Topk(Piece):
     def weights(self, scores):
         """(B, H, R, C) from scores (B, H, R, C)."""
         count = min(self.keys, scores.shape[-1])
-        least = scores.detach().topk(count, -1).values[..., -1:]
-        above = scores > least
-        equal = scores == least
-        room = count - above.sum(-1, keepdim=True)  # for those that equal the least
-        kept = above | (equal & (equal.cumsum(-1) <= room))
+        least = scores.detach().topk(count, -1, sorted=False).values.amin(-1, keepdim=True)
+        kept = scores.detach() >= least
+        if not has_numbers(scores) or kept.sum() > least.numel() * count:  # some are equal
+            above = scores.detach() > least
+            room = count - above.sum(-1, keepdim=True, dtype=torch.int32)  # for the equal ones
+            kept = above | (kept & ((kept & ~above).cumsum(-1, dtype=torch.int32) <= room))
         return scores.masked_fill(~kept, -math.inf).softmax(-1)
