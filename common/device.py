@@ -81,6 +81,7 @@ def pick(device: str, dtype: str, tokens: int = 2048, width: int = 128) -> Compu
         ) from None
     if device.startswith("cuda:"):
         torch.cuda.set_device(device)  # for seeds and memory statistics
+    torch.backends.cudnn.allow_tf32 = False  # float32 convolutions are as exact as products
     compile_flex = device.startswith("cuda") and not missing_compiler()
     # flex is compiled anew for each length, window and kind of layer; past this limit (8 by
     # default) it would run eager, with only a warning

@@ -8,7 +8,6 @@ from torch.nn import functional as F
 
 from posenc import Count, Piece, Shape
 
-torch.backends.cudnn.allow_tf32 = False  # on a GPU, convolutions as exact as products
 CACHED_PAIRS = 2**15  # of a query and a key, whose hidden units a processor's cache can hold
 
 
