@@ -214,11 +214,11 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
     )
     batch_size: Count = setting(16, "sequences per micro-batch", "optimizer")
     gradient_accumulation_steps: Count = setting(1, "micro-batches per step", "optimizer")
-    optimizer: Literal["muon", "adamw"] = setting(
-        "muon", "muon (for the blocks' matrices, AdamW for the rest) or adamw", "optimizer"
+    optimizer: Literal["normuon", "muon", "adamw"] = setting(
+        "normuon", "normuon, muon (both with AdamW for all but the blocks) or adamw", "optimizer"
     )
     learning_rate: PositiveFloat | None = setting(
-        None, "highest lr after warm-up (None: 1e-2 with muon, 3e-3 with adamw)", "optimizer"
+        None, "highest lr after warm-up (None: 1e-2, with adamw 3e-3)", "optimizer"
     )
     max_iters: NonNegativeInt = setting(1500, "training steps", "optimizer")
     weight_decay: NonNegativeFloat = setting(0.1, "weight decay of matrices", "optimizer")
@@ -269,7 +269,7 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
     def highest_lr(self) -> float:
         """The learning rate after warm-up. The defaults were found by results/optimizer."""
         if self.learning_rate is None:
-            return 1e-2 if self.optimizer == "muon" else 3e-3
+            return 3e-3 if self.optimizer == "adamw" else 1e-2
         return self.learning_rate
 
     @property

@@ -1,4 +1,4 @@
-"""The optimizers: AdamW, and Muon for the matrices of the blocks; their learning rate."""
+"""The optimizers, AdamW, Muon and NorMuon, and the learning rate of a step."""
 
 import math
 
@@ -18,6 +18,8 @@ class Muon(torch.optim.Muon):
 
     `matrices` gives for each parameter the matrices in it, (groups, widths) as in `model.Fused`:
     each of them is orthogonalised by itself.
+
+    With beta2 it is NorMuon (Li et al. 2025, arXiv 2510.05491): see `even_rows`.
     """
 
     def __init__(
@@ -26,38 +28,50 @@ class Muon(torch.optim.Muon):
         lr: float,
         weight_decay: float,
         dtype: torch.dtype,
+        momentum: float = 0.95,
+        beta2: float | None = None,
     ) -> None:
-        super().__init__(list(matrices), lr, weight_decay, adjust_lr_fn="match_rms_adamw")
+        super().__init__(list(matrices), lr, weight_decay, momentum, adjust_lr_fn="match_rms_adamw")
         self.matrices = matrices
         self.dtype = dtype
+        self.beta2 = beta2
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:
         """Take a step: momentum, then for each shape (R, C) one batch of Newton-Schulz steps."""
         for group in self.param_groups:
             lr = group["lr"]
-            by_shape: dict[torch.Size, list[tuple[Tensor, Tensor]]] = {}
+            # for each shape (weight, mean squares of its rows, update)
+            by_shape: dict[torch.Size, list[tuple[Tensor, Tensor, Tensor]]] = {}
             for p in group["params"]:
                 if p.grad is None:
                     continue
-                if p not in self.state:
-                    self.state[p]["momentum_buffer"] = torch.zeros_like(p)
-                buffer = self.state[p]["momentum_buffer"]
+                state = self.state[p]
+                if not state:
+                    state["momentum_buffer"] = torch.zeros_like(p)
+                    if self.beta2:
+                        state["mean_squares"] = torch.zeros_like(p[:, :1])
+                buffer = state["momentum_buffer"]
                 buffer.lerp_(p.grad, 1 - group["momentum"])
                 update = p.grad.lerp_(buffer, group["momentum"])  # Nesterov's
                 p.mul_(1 - lr * group["weight_decay"])
                 n_groups, widths = self.matrices[p]
-                # (groups, rows of a group, C) of each matrix, views
-                weights = p.unflatten(0, (n_groups, -1)).split(widths, 1)
-                updates = update.unflatten(0, (n_groups, -1)).split(widths, 1)
-                for weight, part in zip(weights, updates, strict=True):
+                # (groups, rows of a group, C or 1) of each matrix, views
+                parts = [
+                    x.unflatten(0, (n_groups, -1)).split(widths, 1)
+                    for x in (p, state.get("mean_squares", p), update)  # Muon ignores the second
+                ]
+                for weight, mean_squares, part in zip(*parts, strict=True):
                     matrix = part.flatten(0, 1)
-                    by_shape.setdefault(matrix.shape, []).append((weight, matrix))
-            for shape, pairs in by_shape.items():
-                stacked = torch.stack([matrix for _, matrix in pairs]).to(self.dtype)  # (n, R, C)
+                    by_shape.setdefault(matrix.shape, []).append((weight, mean_squares, matrix))
+            for shape, group_of_shape in by_shape.items():
+                weights, mean_squares, updates = zip(*group_of_shape, strict=True)
+                stacked = torch.stack(updates).to(self.dtype)  # (n, R, C)
                 directions = orthogonalise(stacked, group["ns_steps"])
                 rms = 0.2 * math.sqrt(max(shape))
-                for (weight, _), direction in zip(pairs, directions, strict=True):
+                for weight, means, direction in zip(weights, mean_squares, directions, strict=True):
+                    if self.beta2:
+                        direction = even_rows(direction.to(weight.dtype), means, self.beta2)
                     weight.add_(direction.view_as(weight), alpha=-lr * rms)
 
 
@@ -75,6 +89,18 @@ def orthogonalise(x: Tensor, steps: int) -> Tensor:
         polynomial = torch.baddbmm(gram, gram, gram, beta=-4.7750, alpha=2.0315)
         x = torch.baddbmm(x, polynomial, x, beta=3.4445)
     return x
+
+
+def even_rows(x: Tensor, mean_squares: Tensor, beta2: float) -> Tensor:
+    """A direction x (R, C), each row divided by the root of its mean square over the steps so far,
+    then the whole scaled to the size of an orthogonal matrix.
+
+    So no neuron moves more than the others for long (Li et al. 2025). mean_squares, with R numbers,
+    is updated; that it starts at 0 makes no difference, because of the scaling.
+    """
+    mean_squares.lerp_(x.square().mean(1).view_as(mean_squares), 1 - beta2)
+    x = x / mean_squares.reshape(-1, 1).sqrt().clamp(min=1e-10)
+    return x * (math.sqrt(min(x.shape)) / x.norm().clamp(min=1e-10))
 
 
 # ---- training
@@ -99,7 +125,7 @@ def get_lr(step: int, s: TrainSettings) -> float:
 def configure_optimizers(
     model: GPT, s: TrainSettings, dtype: torch.dtype | None
 ) -> list[torch.optim.Optimizer]:
-    """AdamW, and Muon for the matrices of the blocks unless optimizer=adamw.
+    """AdamW, and NorMuon or Muon for the matrices of the blocks unless optimizer=adamw.
 
     Weight decay acts on matrices and the token embedding, not on norms, biases or the parameters of
     the position scheme. dtype is that of Muon's matrix products, None for float32.
@@ -114,7 +140,7 @@ def configure_optimizers(
             scheme_params.append(p)
         elif p.dim() < 2:
             no_decay.append(p)
-        elif name.startswith("h.") and s.optimizer == "muon":
+        elif name.startswith("h.") and s.optimizer != "adamw":
             matrices[p] = fused.get(p, (1, [len(p)]))
         else:
             decay.append(p)
@@ -126,7 +152,8 @@ def configure_optimizers(
     adamw = torch.optim.AdamW(groups, s.highest_lr, (s.beta1, s.beta2), fused=True)
     if s.optimizer == "adamw":
         return [adamw]
-    return [adamw, Muon(matrices, s.highest_lr, s.weight_decay, dtype or torch.float32)]
+    how = {"momentum": 0.9, "beta2": 0.95} if s.optimizer == "normuon" else {}
+    return [adamw, Muon(matrices, s.highest_lr, s.weight_decay, dtype or torch.float32, **how)]
 
 
 def forget_parameters(optimizer: torch.optim.Optimizer, forgotten: set[nn.Parameter]) -> None:

@@ -177,7 +177,7 @@ def test_muon_treats_fused_matrices_as_the_ones_they_are(options: dict):
     config = GPTConfig(**{"n_layer": 1, "n_embd": 16, "pos": "rope", "block_size": 8} | options)
     torch.manual_seed(0)
     model = GPT(config)
-    _, muon = optimizer.configure_optimizers(model, settings(), torch.bfloat16)
+    _, muon = optimizer.configure_optimizers(model, settings("--optimizer=muon"), torch.bfloat16)
     attn, mlp = model.h[0].attn, model.h[0].mlp
     rows = torch.arange  # of a matrix, which belong to each of those in it
     expected = {p: [rows(len(p))] for p in muon.param_groups[0]["params"]}
@@ -206,6 +206,45 @@ def test_muon_treats_fused_matrices_as_the_ones_they_are(options: dict):
         reference.step()
     for p, part, parameter in pairs:
         torch.testing.assert_close(p[part], parameter, atol=1e-5, rtol=0)
+
+
+def test_normuon_is_the_algorithm_of_the_paper():
+    """That of Li et al. 2025, a matrix at a time."""
+    torch.manual_seed(0)
+    shapes = {(24, 16): [24], (16, 24): [16], (48, 16): [16, 16, 16]}
+    ours = [torch.nn.Parameter(torch.randn(shape)) for shape in shapes]
+    normuon = Muon(
+        {p: (1, widths) for p, widths in zip(ours, shapes.values(), strict=True)},
+        lr=1e-2,
+        weight_decay=0.1,
+        dtype=torch.float32,
+        momentum=0.9,
+        beta2=0.95,
+    )
+    theirs = [part.detach().clone() for p in ours for part in p.split(normuon.matrices[p][1])]
+    momenta = [torch.zeros_like(w) for w in theirs]
+    squares = [torch.zeros(len(w)) for w in theirs]
+    for _ in range(5):
+        gradients = [torch.randn_like(p) for p in ours]
+        for p, gradient in zip(ours, gradients, strict=True):
+            p.grad = gradient.clone()
+        normuon.step()
+        parts = [
+            part
+            for p, gradient in zip(ours, gradients, strict=True)
+            for part in gradient.split(normuon.matrices[p][1])
+        ]
+        for n, gradient in enumerate(parts):
+            momenta[n] = 0.9 * momenta[n] + 0.1 * gradient
+            nesterov = 0.9 * momenta[n] + 0.1 * gradient
+            direction = optimizer.orthogonalise(nesterov[None], 5)[0]
+            squares[n] = 0.95 * squares[n] + 0.05 * (direction**2).mean(1)
+            direction = direction / (squares[n].sqrt()[:, None] + 1e-12)
+            rate = 0.2 * 1e-2 * math.sqrt(direction.numel()) / direction.norm()
+            theirs[n] = theirs[n] - 1e-2 * 0.1 * theirs[n] - rate * direction
+    actual = torch.cat([p.detach().flatten() for p in ours])
+    expected = torch.cat([w.flatten() for w in theirs])
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
 
 
 # ---- going on

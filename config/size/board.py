@@ -8,4 +8,5 @@ n_layer = 4
 n_head = 4
 n_embd = 128
 max_iters = 2400
+optimizer = "muon"  # that of the published table; the default is newer
 eval_windows = 256
