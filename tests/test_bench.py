@@ -27,12 +27,13 @@ def run(here, monkeypatch, capsys):
 
 
 def test_every_part_of_every_scheme_has_a_line(run):
-    text = run("alibi", "learned")
+    text = run("alibi", "learned", "--beside=rope")
+    assert "trained at L = 16; beside rope\n" in text
     lengths = {"train": 16, "test": 64, "decode": 20}
     for part, length in lengths.items():
         (line,) = re.findall(rf"^ *alibi, {part} +(.*)", text, re.M)
-        n, tokens_per_s, nope, low, high, use = map(float, line.split()[:6])
-        assert n == length and 0 < low <= nope <= high
+        n, tokens_per_s, ratio, low, high, use = map(float, line.split()[:6])
+        assert n == length and 0 < low <= ratio <= high
         assert tokens_per_s > 0 and 0 <= use < 1  # 0.0 is printed on a busy machine
     assert "too few" in re.search("^ *learned, test .*", text, re.M)[0]
     assert "decode" not in run("alibi", "--only=train")

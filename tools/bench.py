@@ -6,9 +6,11 @@
     python -m tools.bench rope config/size/gpt2.py --only=train     # 124M parameters, for a GPU
     python -m tools.bench rope --only=test --eval_lengths=65536     # a long test and its memory
 
-The scheme, nope and a 2048 x 2048 matrix product are timed in turn, so that changes in the
-machine's speed affect all three. A long test uses the longest of eval_lengths, by default 16 L.
-The texts are random tokens, of the vocabulary of --dataset.
+    python -m tools.bench path wall --only=test --eval_lengths=2048 --beside=alibi
+
+The scheme, another one (--beside) and a 2048 x 2048 matrix product are timed in turn, so that
+changes in the machine's speed affect all three. A long test uses the longest of eval_lengths, by
+default 16 L. The texts are random tokens, of the vocabulary of --dataset.
 """
 
 import gc
@@ -35,7 +37,7 @@ from train import SummedLoss, compile_loss
 
 CUBE = 2048  # rows and columns of the multiplied matrices
 LEGEND = (
-    "nope       median of the ratios to the speed of nope in each turn; low, high: all of them",
+    "ratio      median of the ratios to the speed of --beside in each turn; low, high: all of them",
     "use        operations as train.py counts them, as a share of those of the product",
     "GFLOP/s    of the product of matrices",
     "first      seconds of the first call, which compiles what is not compiled yet",
@@ -54,7 +56,8 @@ class BenchSettings(TrainSettings):
         ("train", "test", "decode"), "what is measured", "test"
     )
     max_new_tokens: Count = setting(128, "tokens decoded after a text of L", "test")
-    rounds: Count = setting(5, "times that scheme, nope and product take turns", "test")
+    beside: str = setting("nope", "the scheme that the others are compared with", "test")
+    rounds: Count = setting(5, "times that the two and the product take turns", "test")
 
     refused = TrainSettings.refused | {
         "out_dir": "the table is printed: bench.py ... > FILE keeps it"
@@ -129,7 +132,7 @@ def seconds(run: Callable[[], object], compute: device.Compute) -> float:
 
 
 def compare(s: BenchSettings, part: str, vocab_size: int, compute: device.Compute) -> dict:
-    """Time one part of the scheme s.pos in turn with nope and a matrix product."""
+    """Time one part of the scheme s.pos in turn with s.beside and a matrix product."""
     torch._dynamo.reset()  # drop earlier compiled code and the models it holds
     gc.collect()
     model, run, length, tokens, path = prepare(s, part, vocab_size, compute)
@@ -140,7 +143,7 @@ def compare(s: BenchSettings, part: str, vocab_size: int, compute: device.Comput
         run()
         gib = device.peak_memory(compute) / 2**30
 
-    _, run_nope, *_ = prepare(replace(s, pos="nope", extend=""), part, vocab_size, compute)
+    _, run_other, *_ = prepare(replace(s, pos=s.beside, extend=""), part, vocab_size, compute)
     a = torch.randn(CUBE, CUBE, device=compute.device, dtype=compute.dtype)
     count = 100 if compute.kind == "cuda" else 1  # a single one is too short to time
 
@@ -148,12 +151,12 @@ def compare(s: BenchSettings, part: str, vocab_size: int, compute: device.Comput
         for _ in range(count):
             a @ a
 
-    calls = {"nope": run_nope, "scheme": run, "product": product}
+    calls = {"other": run_other, "scheme": run, "product": product}
     turns = []
     for _ in range(s.rounds + 2):
         turns.append({name: seconds(call, compute) for name, call in calls.items()})
     turns = pd.DataFrame(turns[2:])  # the first turns compile and warm up
-    ratio = turns.nope / turns.scheme
+    ratio = turns.other / turns.scheme
     rate = 2 * CUBE**3 * count / turns["product"]  # FLOP/s
     flops = flops_per_token(model, length) * tokens
     if part != "train":
@@ -161,7 +164,7 @@ def compare(s: BenchSettings, part: str, vocab_size: int, compute: device.Comput
     return {
         "length": length,
         "tokens_per_s": tokens / turns.scheme.median(),
-        "nope": ratio.median(),
+        "ratio": ratio.median(),
         "low": ratio.min(),
         "high": ratio.max(),
         "use": (flops / turns.scheme / rate).median(),
@@ -189,7 +192,9 @@ def main() -> None:
             line["reason"] = str(error)
         lines.append(line)
     table = pd.DataFrame(lines).convert_dtypes()
-    title = f"{compute.name}, {compute.dtype_name}, trained at L = {s.block_size}"
+    title = (
+        f"{compute.name}, {compute.dtype_name}, trained at L = {s.block_size}; beside {s.beside}"
+    )
     print(show(title, table, LEGEND, digits=3))
 
 
