@@ -95,6 +95,7 @@ def main() -> None:
     if not lines:
         raise UserError(notes[-1])
     rates = device.measured_rates(2048, 128)
+    rates = ", ".join(f"{dtype} {rate:.0f}" for dtype, rate in rates.items())
     title = f"{compute.name}, {compute.dtype_name}; GFLOP/s of a product: {rates}"
     print(show(title, pd.DataFrame(lines), notes, digits=2))
 
