@@ -220,7 +220,7 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
     learning_rate: PositiveFloat | None = setting(
         None, "highest lr after warm-up (None: 1e-2, with adamw 3e-3)", "optimizer"
     )
-    max_iters: NonNegativeInt = setting(1250, "training steps", "optimizer")
+    max_iters: NonNegativeInt = setting(1350, "training steps", "optimizer")
     weight_decay: NonNegativeFloat = setting(0.1, "weight decay of matrices", "optimizer")
     beta1: Fraction = setting(0.9, "AdamW's decay rate of the mean", "optimizer")
     beta2: Fraction = setting(0.99, "AdamW's decay rate of the variance", "optimizer")

@@ -214,7 +214,7 @@ def test_settings_that_do_not_go_together_are_refused_in_python_too(wrong, reaso
         {"warmup_iters": 0, "lr_decay_iters": 1},
         {"lr_decay_iters": 3000},
         {"min_lr": 1e-2},  # constant after the warm-up
-        {"test_at": [1250]},
+        {"test_at": [1350]},
         {"drop_pos": 0.5, "max_iters": 0},
     ],
 )
