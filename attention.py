@@ -560,7 +560,8 @@ def _made(q, k, v, plan, scale):
     queries = places[-q.shape[-2] :, None]
     keys = torch.cat((places[:sinks], places[first:]))
     dtype = torch.promote_types(q.dtype, torch.float32)
-    added = compiled_on_gpu(added_scores, plan.options)(plan, dtype, queries, keys)
+    with no_autocast(q):
+        added = compiled_on_gpu(added_scores, plan.options)(plan, dtype, queries, keys)
     k = kept(k, first, sinks)
     v = kept(v, first, sinks)
     return _kernel(q, k, v, scale, plan.options.dropout, added)

@@ -637,13 +637,14 @@ class Randomized(Piece):
         super().__init__()
         self.limit = max
         self.test = test
-        self.register_buffer("drawn", torch.empty(0, dtype=torch.long), persistent=False)
+        # the draw of the last test; no buffer, since processes may test different lengths
+        self.drawn = torch.empty(0)
 
     def ids(self, ids, total):
         """floor(k max / N), or a fixed draw for that total length."""
         if self.test == "spread":
             return ids * self.limit // total
-        if len(self.drawn) != total:  # drawn once for a length, and kept on the device
+        if len(self.drawn) != total or self.drawn.device != ids.device:
             self.drawn = self.draw(total, torch.Generator().manual_seed(total)).to(ids.device)
         return self.drawn[ids]
 

@@ -275,6 +275,42 @@ def assert_near(results, expected, share):
         assert (x.double().cpu() - y).norm() <= share * y.norm() + 1e-6
 
 
+@pytest.mark.parametrize(
+    "pos", [*SCHEMES, "rfs(test=draw) + rope", "randomized(max=64, test=draw)"]
+)
+@torch.no_grad()
+def test_a_test_leaves_buffers_of_the_same_shape(pos):
+    """DDP copies buffers between processes, which may have tested other lengths."""
+    gpt = model(pos)
+    before = {name: buffer.shape for name, buffer in gpt.named_buffers()}
+    gpt(text(gpt)[:, :6])
+    assert {name: buffer.shape for name, buffer in gpt.named_buffers()} == before
+
+
+@pytest.mark.parametrize("pos", ["fire", "cpb", "kerple", "t5"])
+@torch.no_grad()
+def test_autocast_rounds_no_bias_that_a_layer_makes_for_itself(pos, monkeypatch):
+    gpt = model(pos, dtype=torch.float32)
+    gpt.options = Options("added", block_queries=7, shared_bytes=0)
+    # eager code on a CPU would shift one row of what depends on distances alone
+    monkeypatch.setattr(attention, "can_shift", lambda plan: False)
+    made = []
+    added_scores = attention.added_scores
+
+    def recorded(*args):
+        made.append(added_scores(*args))
+        return made[-1]
+
+    monkeypatch.setattr(attention, "added_scores", recorded)
+    gpt(text(gpt))
+    with torch.autocast("cpu", torch.bfloat16):
+        gpt(text(gpt))
+    half = len(made) // 2
+    assert half >= 6
+    for exact, cast in zip(made[:half], made[half:], strict=True):
+        assert torch.equal(exact, cast)
+
+
 @CARD
 @pytest.mark.gpu
 @pytest.mark.parametrize("pos, extend", CASES)

@@ -1,6 +1,5 @@
 """1.5-entmax: weights of which many are 0 (Peters et al. 2019, arXiv 1905.05702)."""
 
-
 import torch
 
 from posenc import Piece

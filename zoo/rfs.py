@@ -30,13 +30,14 @@ class Rfs(Piece):
         self.length = shape.first_length
         self.max = max or float(shape.first_length)
         self.test = test
-        self.register_buffer("drawn", torch.empty(0), persistent=False)
+        # the draw of the last test; no buffer, since processes may test different lengths
+        self.drawn = torch.empty(0)
 
     def ids(self, ids, total):
         """(index + 1/2) max / max(total, L), or a draw that depends only on total."""
         if self.test == "spread":
             return (ids + 0.5) * (self.max / max(total, self.length))
-        if len(self.drawn) != total:  # drawn once for a length, and kept on the device
+        if len(self.drawn) != total or self.drawn.device != ids.device:
             self.drawn = self.draw(total, torch.Generator().manual_seed(total)).to(ids.device)
         return self.drawn[ids]
 
