@@ -31,6 +31,7 @@ NEW = 128  # tokens decoded after a text of the training length
 
 
 def longshot(config):
+    """Longshot's GPT."""
     model = GPT(config)
     return (
         model,
@@ -40,6 +41,7 @@ def longshot(config):
 
 
 def nanogpt(config):
+    """karpathy's nanoGPT, from the clone in the folder of the peers."""
     sys.path.append(sys.prefix)  # the clone is there
     import nanoGPT.model
 
@@ -53,6 +55,7 @@ def nanogpt(config):
 
 
 def x_transformers(config):
+    """A decoder of x-transformers, with the positions that config names."""
     from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
 
     layers = Decoder(
@@ -82,6 +85,7 @@ def x_transformers(config):
 
 
 def llama(config):
+    """transformers' LlamaForCausalLM."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     shape = LlamaConfig(

@@ -80,7 +80,8 @@ class Path(Piece):
         # keys of the chunks with queries, from the last one, with the queries after them
         scores = []
         for n in reversed(range(inside.shape[2])):
-            start, stop = n * CHUNK, (n + 1) * CHUNK
+            start = n * CHUNK
+            stop = start + CHUNK
             later = q[:, :, stop:]
             column = torch.cat((inside[:, :, n], later @ k[:, :, first + n].mT), 2)
             scores.append(F.pad(column, (0, 0, start, 0)))
