@@ -215,5 +215,8 @@ def peak_memory(compute: Compute) -> int:
     """The most memory used so far, in bytes: on the GPU, or else by this process."""
     if compute.kind == "cuda":
         return torch.cuda.max_memory_allocated(compute.device)
-    unit = 1 if sys.platform == "darwin" else 1024  # bytes
-    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if sys.platform == "darwin":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Linux's ru_maxrss is no less than that of the process which started this one
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return 1024 * int(re.search(r"VmHWM:\s*(\d+) kB", status)[1])
