@@ -43,14 +43,14 @@ from common import device
 from common.errors import UserError, run_program
 from configurable import RESULT, EvaluateSettings, MeasureSettings, configure, setting_values
 from measure import diagnose
-from measure.extrapolation import extrapolation
+from measure.extrapolation import run_tests
 from measure.protocols import (
     find_places,
     fixed_targets,
     of_text,
     tested_lengths,
 )
-from measure.tester import Tester, new_record
+from measure.tester import Tester
 from run.folder import lock_folder, named_folders
 from run.huggingface import is_huggingface
 from run.load import Run, describe_run, open_model, run_corpus
@@ -58,7 +58,7 @@ from run.log import log_comparison
 from scheme import Catalogue, Scheme
 from tables import tables
 from tables.figures import plot_rows, plot_run
-from tables.records import Result, load_result, load_rows, rows_of, select, update_result
+from tables.records import Result, load_result, load_rows, rows_of, select
 
 # ---- runs
 
@@ -81,9 +81,6 @@ def evaluate_run(
     tester = Tester(run.model, corpus, run.compute, first_token=run.first_token)
     lengths = settings.eval_lengths or run.settings.eval_lengths
     lock_folder(run.folder)
-    measured = []
-    if (run.folder / "extrapolation.json").exists():  # refused before the test if damaged
-        measured = load_result(run.folder).records
     result = about
     for extension in extensions:
         if extension is None:
@@ -91,18 +88,11 @@ def evaluate_run(
         else:
             run.model.pos.extend(extension)  # with files as typed
         print(f"{run.folder}: {run.model.pos.describe()}, on {run.compute.reason}")
-        if only_missing:
-            windows = settings.eval_windows
-            before = [
-                replace(x, targets="", attention="") for x in measured if x.windows == windows
-            ]
-            tested = tested_lengths(about.block_size, lengths)
-            if all(new_record(tester, about, names[0], n, windows) in before for n in tested):
-                continue
-        result = extrapolation(tester, about, lengths, settings.eval_windows, names)
-        in_file = update_result(run.folder, result)
-        measured = in_file.records
-        plot_run(run.folder, in_file)
+        result = run_tests(
+            tester, about, run.folder, lengths, settings.eval_windows, names, only_missing
+        )
+        if result.records:
+            plot_run(run.folder, load_result(run.folder))
     return result
 
 

@@ -28,7 +28,7 @@ from data import batches
 from data.corpus import Corpus, crossing
 from measure import protocols
 from measure.examine import errors_named, examine
-from measure.extrapolation import extrapolation
+from measure.extrapolation import run_tests
 from measure.tester import Tester
 from model import GPT
 from optimizer import configure_optimizers, forget_parameters, get_lr
@@ -38,7 +38,7 @@ from run.load import Run
 from run.log import Log
 from scheme import Scheme, canonical_extend, parse
 from tables.figures import plot_run
-from tables.records import Result, update_result
+from tables.records import Result, load_result
 from tables.tables import run_table
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # schedulers send the last one
@@ -401,14 +401,14 @@ def train(run: Run, processes: Processes, log: Log) -> None:
 
 
 def test(run: Run, processes: Processes) -> Result:
-    """Test the model as it is now; returns the new content of the run's extrapolation.json."""
+    """Test the model as it is now, by what was not tested before; returns the content of the run's
+    extrapolation.json, in other processes than the first the new records.
+    """
     tester = Tester(run.model, run.corpus, run.compute, processes)
     s = run.settings
     about = load.describe_run(run)
-    result = extrapolation(tester, about, s.eval_lengths, s.eval_windows)
-    if processes.is_master:
-        result = update_result(run.folder, result)
-    return result
+    new = run_tests(tester, about, run.folder, s.eval_lengths, s.eval_windows, only_missing=True)
+    return load_result(run.folder) if processes.is_master else new
 
 
 def main() -> None:

@@ -3,13 +3,66 @@
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from measure.protocols import of_text
+from measure.protocols import Protocol, of_text, tested_lengths
 from measure.questions import answer_records, question_records
-from measure.tester import Tester
+from measure.tester import Tester, new_record
 from measure.text import text_records
 from tables import statistics
-from tables.records import Result
+from tables.records import Record, Result, load_result, update_result
+
+
+def run_tests(
+    tester: Tester,
+    about: Result,
+    folder: Path,
+    lengths: Sequence[int],
+    windows: int,
+    names: Sequence[str] = (),
+    only_missing: bool = False,
+) -> Result:
+    """Test a model as `extrapolation` does, and add the records to the extrapolation.json in
+    `folder` after each protocol of text: a test that is stopped keeps those that were finished.
+
+    With `only_missing`, a protocol is left out if all that is asked was measured before. Returns
+    the new records.
+    """
+    measured = []
+    if (folder / "extrapolation.json").exists():  # refused before the test if damaged
+        measured = load_result(folder).records
+    new = replace(about, unit=tester.corpus.unit, seconds=0.0)
+    # what is tested and written together: a protocol of text, or the answers of another corpus
+    for protocol in of_text(names) if tester.corpus.is_text else [None]:
+        if protocol and only_missing:
+            missing = not is_measured(tester, about, measured, protocol, lengths, windows)
+            if not tester.processes.highest(missing):  # all processes test the same
+                continue
+        part = [protocol.name] if protocol else []
+        result = extrapolation(tester, about, lengths, windows, part)
+        seconds = round(new.seconds + result.seconds, 1)
+        new = replace(new, records=new.records + result.records, seconds=seconds)
+        if tester.processes.is_master:
+            update_result(folder, new)
+    return new
+
+
+def is_measured(
+    tester: Tester,
+    about: Result,
+    records: list[Record],
+    protocol: Protocol,
+    lengths: Sequence[int],
+    windows: int,
+) -> bool:
+    """Whether a protocol is among these records at every length, with as many windows."""
+    known = [
+        replace(record, targets="", attention="")  # not known before a test
+        for record in records
+        if record.windows == windows or not protocol.in_places
+    ]
+    tested = tested_lengths(about.block_size, lengths)
+    return all(new_record(tester, about, protocol.name, n, windows) in known for n in tested)
 
 
 def extrapolation(

@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,13 +22,14 @@ from configurable import GPTConfig
 from data import batches, tokenizers
 from data.corpus import Corpus, load_corpus
 from measure import protocols, questions
+from measure.extrapolation import extrapolation, run_tests
 from measure.protocols import of_text
 from measure.tester import new_record
 from measure.text import tuning_loss, tuning_places
 from model import GPT
 from tables import tables
 from tables.reach import accuracies, answered, bin_table, lower_bound, reaches, table, verdict
-from tables.records import Result
+from tables.records import Result, load_result
 
 L, LENGTHS = 8, (4, 8, 16, 40)  # 16 does not divide 40
 DOCUMENTS = (300, 30, 500, 200)
@@ -104,7 +105,7 @@ def corpus(documents, seed=0, name="toy", characters="aé€"):
 def measured(model=None, documents=DOCUMENTS, lengths=LENGTHS, compute=device.CPU, windows=64):
     """What extrapolation gives for a model on a corpus of such documents: {(protocol, N): row}."""
     tester = evaluate.Tester(model or Known(), corpus(documents), compute)
-    result = evaluate.extrapolation(tester, run_at(L), lengths, windows)
+    result = extrapolation(tester, run_at(L), lengths, windows)
     json.dumps(asdict(result), allow_nan=False)  # can be written
     return {(record.protocol, record.length): record for record in result.records}
 
@@ -299,7 +300,7 @@ def test_bits_per_byte_leave_out_targets_without_text_from_nats_and_bytes(monkey
     monkeypatch.setattr(Ended, "end", end)
     text, model = corpus(DOCUMENTS, characters="abcd"), Known()
     tester = evaluate.Tester(model, text)
-    rows = evaluate.extrapolation(tester, run_at(L), (40,), 64).records
+    rows = extrapolation(tester, run_at(L), (40,), 64).records
     starts = text.val_starts.tolist()
     fixed = [
         (target - back, 40 - back % 20)  # two windows
@@ -474,7 +475,7 @@ def asked(tmp_path_factory):
 def answers_of_reader(corpus, **how):
     """The rows of a planted reader at L and 32 L, and what they say of it."""
     tester = evaluate.Tester(Planted(corpus, **how), corpus)
-    rows = evaluate.extrapolation(tester, run_at(32), (1024,), 512).records
+    rows = extrapolation(tester, run_at(32), (1024,), 512).records
     return answered(pd.DataFrame(rows))
 
 
@@ -594,7 +595,7 @@ def test_rows_with_answers_are_rows_of_a_result(tmp_path, monkeypatch):
     model = Known(limit=100)
     model.answers = lambda idx, targets: torch.ones(2, int((targets >= 0).sum()))
     tester = evaluate.Tester(model, load_corpus("copy", tmp_path))
-    found = evaluate.extrapolation(tester, run_at(64), (), 64).records
+    found = extrapolation(tester, run_at(64), (), 64).records
     assert [row.length for row in found] == [*range(5, 61, 5)]
     assert found[0].accuracy == 1.0 and found[0].targets and found[0].trained_size == 20
     assert found[-1].nats is None and found[-1].reason == "the table ends at 100"
@@ -602,7 +603,7 @@ def test_rows_with_answers_are_rows_of_a_result(tmp_path, monkeypatch):
 
 def test_the_table_of_a_run_has_the_loss_of_key_targets_and_their_number():
     tester = evaluate.Tester(Known(), corpus(DOCUMENTS))
-    result = evaluate.extrapolation(tester, run_at(L), LENGTHS, 64)
+    result = extrapolation(tester, run_at(L), LENGTHS, 64)
     table = tables.run_table(result)
     key = {row.length: row for row in result.records if row.protocol == "key_targets"}
     assert f"the {key[L].tokens} of fixed_targets that" in table
@@ -610,3 +611,39 @@ def test_the_table_of_a_run_has_the_loss_of_key_targets_and_their_number():
     for row in key.values():  # as where the model diverges
         row.nats, row.reason = None, "few"
     assert "key_targets" not in tables.run_table(result)
+
+
+def test_a_test_that_is_stopped_keeps_what_it_finished_and_goes_on_from_there(tmp_path, capsys):
+    def records(result):  # without what differs from one test to the next
+        found = [replace(record, tokens_per_s=None) for record in result.records]
+        return sorted(map(asdict, found), key=str)
+
+    tester = evaluate.Tester(Known(), corpus(DOCUMENTS))
+    (tmp_path / "whole").mkdir()
+    whole = run_tests(tester, run_at(L), tmp_path / "whole", LENGTHS, 64)
+    lines = capsys.readouterr().out.splitlines()
+    finished = [line for line in lines if line.startswith(("fixed_targets", "key_targets"))]
+
+    assert records(whole) == records(extrapolation(tester, run_at(L), LENGTHS, 64))
+    capsys.readouterr()
+
+    class Stopped(Known):
+        def losses(self, idx, targets, window=None):
+            if "windowed" in capsys.readouterr().out:  # the second protocol has begun
+                raise KeyboardInterrupt
+            return super().losses(idx, targets, window=window)
+
+    stopped = evaluate.Tester(Stopped(), corpus(DOCUMENTS))
+    with pytest.raises(KeyboardInterrupt):
+        run_tests(stopped, run_at(L), tmp_path, LENGTHS, 64, only_missing=True)
+    kept = load_result(tmp_path)
+    assert {record.protocol for record in kept.records} == {"fixed_targets", "key_targets"}
+    capsys.readouterr()
+    run_tests(tester, run_at(L), tmp_path, LENGTHS, 64, only_missing=True)
+    after = capsys.readouterr().out.splitlines()
+    assert sorted([*finished, *after]) == sorted(lines)  # nothing is measured twice
+    assert records(load_result(tmp_path)) == records(whole)
+    # other windows are another question, except to what is tested on the whole text
+    again = run_tests(tester, run_at(L), tmp_path, LENGTHS, 128, only_missing=True)
+    assert "nonoverlapping" not in {record.protocol for record in again.records}
+    assert not run_tests(tester, run_at(L), tmp_path, LENGTHS, 128, only_missing=True).records

@@ -13,6 +13,7 @@ from test_train import identical, metrics, run, saved
 
 import optimizer
 import train
+from measure import extrapolation as tests
 from run import log
 from run.checkpoint import checkpoint_paths
 
@@ -53,7 +54,8 @@ MOMENTS = {
     "before an old one is deleted": [(Path, "unlink", dying(Path.unlink, 1, "ckpt-4"))],
     "while config.json is written": [(os, "replace", dying(os.replace, 1, "config.json"))],
     "after a line of the log": [(log.Log, "write", dying(log.Log.write, 3, after=True))],
-    "in the test": [(train, "extrapolation", dying(train.extrapolation, 1))],
+    "in the test": [(tests, "extrapolation", dying(tests.extrapolation, 1))],
+    "in the test of the second protocol": [(tests, "extrapolation", dying(tests.extrapolation, 2))],
     "before the result is there": [(os, "replace", dying(os.replace, 1, "extrapolation.json"))],
 }
 WORDS = ["--pos=randomized(max=64) + rope", "--dropout=0.2", "--eval_interval=2"]

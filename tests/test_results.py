@@ -793,7 +793,7 @@ def test_runs_of_two_formulas_are_told_apart(out):
 
 def test_evaluate_keeps_prints_and_draws_what_it_measured(out, capsys, monkeypatch):
     def measure(tester, about, lengths, windows, names):
-        return result(about.pos, about.seed, flat, lengths=lengths)
+        return replace(result(about.pos, about.seed, flat, lengths=lengths), seconds=1.0)
 
     def open_model(name, settings, first_token=True):
         s = TrainSettings(pos={"out/a": "alibi"}.get(name, "rope"), seed=1)
@@ -806,9 +806,10 @@ def test_evaluate_keeps_prints_and_draws_what_it_measured(out, capsys, monkeypat
         named["config"] = {}
         return SimpleNamespace(**named, step=60, tokens=5000, digest="step 60", first_token=None)
 
-    monkeypatch.setattr(evaluate, "extrapolation", measure)
+    corpus = SimpleNamespace(is_text=False, unit="byte")
+    monkeypatch.setattr("measure.extrapolation.extrapolation", measure)
     monkeypatch.setattr(evaluate, "open_model", open_model)
-    monkeypatch.setattr(evaluate, "run_corpus", lambda run, dataset: None)
+    monkeypatch.setattr(evaluate, "run_corpus", lambda run, dataset: corpus)
     words = ["out/a", "out/b", "--eval_lengths=128,1024", "--dtype=float32", "--out=both.svg"]
     monkeypatch.setattr("sys.argv", ["evaluate.py", *words])
     evaluate.main()

@@ -313,7 +313,7 @@ def test_ctrl_c_in_the_test_keeps_the_model_and_the_same_command_only_tests(
         raise AssertionError("not reached")
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(train, "extrapolation", interrupted)
+        patch.setattr("measure.extrapolation.extrapolation", interrupted)
         run("--out_dir=run")
     assert not Path("run/extrapolation.json").exists()
     before = checkpoint_paths(Path("run"))
