@@ -438,6 +438,7 @@ def main() -> int:
     tokens = settings.batch_size * settings.block_size
     compute = device.pick(settings.device, dtype, tokens, settings.n_embd)
     print(f"on {compute.reason}")
+    device.warn_if_busy(compute)
     dtype = compute.dtype_name
     to_do = share_of(cells, settings.only)
     if settings.plan:

@@ -158,6 +158,7 @@ def start_run(
             print(f"warning: {warning}")
     print(f"{folder.path}: {model.parameter_count:,} parameters; {model.pos.describe()}")
     print(f"on {compute.reason}")
+    device.warn_if_busy(compute)
 
     if folder.is_new:
         folder.config = new_config(s, model, compute, corpus, train_lengths, processes.size)
@@ -413,6 +414,11 @@ def test(run: Run, processes: Processes) -> Result:
 
 def main() -> None:
     """Train, test, and print the table."""
+    if len(sys.argv) == 1:
+        raise UserError(
+            "say what to train: python train.py config/alibi.py takes minutes on two cores, with "
+            "config/size/tiny.py after it under one; --help has all settings"
+        )
     typed, others = read_arguments(TrainSettings, sys.argv[1:], __doc__)
     if others:
         raise UserError(

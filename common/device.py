@@ -193,6 +193,18 @@ def set_up_cpu() -> None:
         libc.mallopt(-1, 2**31 - 1)
 
 
+def warn_if_busy(compute: Compute) -> None:
+    """Print a note if other programs keep the CPU busy."""
+    # threads wait for the one that is interrupted; the mean number of programs of the last minute
+    load = os.getloadavg()[0]
+    cores = os.cpu_count()
+    if compute.kind == "cpu" and torch.get_num_threads() > 1 and load > 1.5 * cores:
+        print(
+            f"note: {load:.0f} programs share the {cores} cores; threads that wait for each other "
+            "can be far slower than one alone: set OMP_NUM_THREADS=1, or wait"
+        )
+
+
 def missing_compiler() -> str:
     """What torch.compile lacks on this machine; empty if it lacks nothing."""
     if not shutil.which(os.environ.get("CXX", "g++")):

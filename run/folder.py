@@ -123,6 +123,8 @@ def read_config(folder: str | Path) -> dict:
         runs = [file.parent.name for file in Path("out").glob("*/config.json")]
         near = difflib.get_close_matches(Path(folder).name, runs, 1)
         advice = f"did you mean out/{near[0]}?" if near else "name a run folder, as out/RUN"
+        if str(folder) == "resume":  # nanoGPT's word
+            advice = "to resume a run, leave init_from out: the same command resumes it"
         raise UserError(f"{path} is missing: {advice}")
     if is_huggingface(str(folder)):
         raise UserError(f"{path} is that of a Hugging Face model: name a run here")
@@ -139,10 +141,14 @@ def read_config(folder: str | Path) -> dict:
 def made_by_another_version(folder: str | Path, config: dict) -> UserError:
     """What is wrong with a run folder whose weights another version of this program trained."""
     made_by = config.get("version", "0.2.0 or earlier")
-    commit = config.get("git_commit") or "unknown"
+    commit = (config.get("git_commit") or "").removesuffix("-dirty")
+    checkout = "check out that version"
+    if commit:
+        short = commit[:7]
+        checkout = f"use it there: git worktree add ../longshot-{short} {short}"
     return UserError(
-        f"{folder} was made by version {made_by} of this program (commit {commit}), and this is "
-        f"version {VERSION}: train it again with --overwrite=True, or check out that version"
+        f"{folder} was made by version {made_by} of this program, and this is version {VERSION}: "
+        f"train it again with --overwrite=True, or {checkout}"
     )
 
 

@@ -140,7 +140,10 @@ def open_model(
     if not is_huggingface(name):
         return load_run(name, settings.device, settings.dtype, settings.pos_file)
     if not settings.dataset:
-        raise UserError(f"{name} is a Hugging Face model: name a corpus of its tokens by --dataset")
+        raise UserError(
+            f"{name} is a Hugging Face model: name a corpus of its tokens by --dataset; make one "
+            f"with python data/text/prepare.py --name=NAME PATH... --tokenizer={name}"
+        )
     first = check_tokenizer(name, load_corpus(settings.dataset))
     if not first_token:
         first = None

@@ -193,7 +193,7 @@ def test_a_run_of_an_earlier_version_is_refused_by_its_name_and_its_rows_stay_re
     config = read_json(path)
     with open(REPOSITORY / "pyproject.toml", "rb") as file:
         assert config["version"] == tomllib.load(file)["project"]["version"]
-    config["git_commit"] = "0a668b9"
+    config["git_commit"] = "0a668b9-dirty"
     made_by = "0.2.0 or earlier"
     if gone == "version":
         del config["version"]
@@ -201,7 +201,8 @@ def test_a_run_of_an_earlier_version_is_refused_by_its_name_and_its_rows_stay_re
         made_by = config["version"] = "0.4.1"
         config["settings"]["n_moons"] = 2
     path.write_text(json.dumps(config), encoding="utf-8")
-    refused = f"run was made by version {made_by} .*commit 0a668b9.* --overwrite=True, or check out"
+    add = "git worktree add ../longshot-0a668b9 0a668b9"
+    refused = f"run was made by version {made_by} .* --overwrite=True, or use it there: {add}"
     files = {path: path.read_bytes() for path in Path("run").iterdir()}
     for attempt in (
         lambda: load_run("run"),

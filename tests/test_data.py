@@ -712,6 +712,27 @@ def test_paths_and_tokenizers_that_cannot_be_used_are_sentences(notes, tmp_path)
             text.prepare("mine", paths, val_paths, tokenizer, tmp_path)
 
 
+def test_the_token_after_a_document_is_read_from_the_file_beside_the_tokenizer(tmp_path):
+    (tmp_path / "a.txt").write_text(WORDS, encoding="utf-8")
+
+    def end_of(name, tokenizer):
+        return text.prepare(name, [str(tmp_path / "a.txt")], [], str(tokenizer), tmp_path)[
+            "end_token"
+        ]
+
+    folder = train_tokenizer(tmp_path / "tokenizer", "byte_level")
+    assert end_of("model", folder) == end_of("file", folder / "tokenizer.json") == 0
+    (folder / "config.json").unlink()
+    names = folder / "tokenizer_config.json"
+    for end in ('"<|end|>"', '{"content": "<|end|>"}'):
+        names.write_text(f'{{"eos_token": {end}}}', encoding="utf-8")
+        assert end_of(f"n{len(end)}", folder / "tokenizer.json") == 0
+    names.write_text('{"eos_token": "</s>"}', encoding="utf-8")
+    with pytest.raises(UserError, match="tokenizer_config.json: eos_token = '</s>' is no token of"):
+        end_of("none", folder)
+    assert not (tmp_path / "none").exists()
+
+
 @pytest.mark.parametrize("words", [["--help"], ["--name=../x", "a.txt", "--tokenizer=bytes"]])
 def test_a_program_run_from_anywhere_answers_in_a_sentence(tmp_path, words):
     program = [sys.executable, str(ROOT / "data/text/prepare.py"), *words]

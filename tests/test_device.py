@@ -153,3 +153,18 @@ def test_a_compiled_run_on_cuda_resumes_and_loads_on_a_processor(
     stop_at(monkeypatch, 4)
     assert [run(*words, "--out_dir=run") for _ in range(2)] == [130, 0]
     assert load_run("run", "cpu").compute.dtype_name == dtype
+
+
+def test_a_busy_cpu_is_noted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(device.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    cuda = Compute("cuda", None, "a card")
+    for load, compute, is_noted in ((2.5, device.CPU, 0), (8, cuda, 0), (8, device.CPU, 1)):
+        monkeypatch.setattr(device.os, "getloadavg", lambda load=load: (load, 0, 0))
+        device.warn_if_busy(compute)
+        assert ("8 programs share the 2 cores" in capsys.readouterr().out) == is_noted
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    device.warn_if_busy(device.CPU)
+    assert not capsys.readouterr().out

@@ -143,28 +143,34 @@ def make_tokenizer(
     if kind in TOKENIZERS:
         return tokenizer_of(about), about
 
-    folder = model_folder(kind, ["*.json"]) if "/" in kind else Path(kind)
-    if not (folder / "tokenizer.json").is_file():
+    path = Path(kind)
+    if "/" in kind and not path.exists():
+        path = model_folder(kind, ["*.json"])
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if not file.is_file():
         raise UserError(
             f"--tokenizer={kind} has no tokenizer.json; give {', '.join(TOKENIZERS)}, a folder "
-            "with tokenizer.json, or a model's ORG/NAME"
+            "with tokenizer.json, that file, or a model's ORG/NAME"
         )
-    about = {"tokenizer": "file", "tokenizer_sha256": sha256(folder / "tokenizer.json")}
-    if (folder / "config.json").is_file():
-        end = read_json(folder / "config.json").get("eos_token_id")
+    about = {"tokenizer": "file", "tokenizer_sha256": sha256(file)}
+    names = file.with_name("tokenizer_config.json")
+    config = file.with_name("config.json")
+    if config.is_file():
+        end = read_json(config).get("eos_token_id")
         about["end_token"] = end[0] if isinstance(end, list) and end else end
-    names = folder / "tokenizer_config.json"
     if about.get("end_token") is None and names.is_file():
         end = read_json(names).get("eos_token")
         end = end["content"] if isinstance(end, dict) else end
         if end:
-            about["end_token"] = read_tokenizer(folder / "tokenizer.json").token_to_id(end)
+            about["end_token"] = read_tokenizer(file).token_to_id(end)
+            if about["end_token"] is None:
+                raise UserError(f"{names}: eos_token = {end!r:.60} is no token of {file}")
     end = about.get("end_token")
     if end is not None and (type(end) is not int or end < 0):
-        raise UserError(f"{folder}/config.json: eos_token_id = {end!r:.60} is no token")
+        raise UserError(f"{config}: eos_token_id = {end!r:.60} is no token")
     print(f"token after a document: {end}")
     corpus.mkdir(parents=True, exist_ok=True)
-    shutil.copy(folder / "tokenizer.json", corpus)
+    shutil.copy(file, corpus / "tokenizer.json")
     return tokenizer_of(about, corpus), about
 
 
