@@ -194,7 +194,7 @@ class TestSettings(Settings):
     """At which lengths a trained model is tested, and on how many windows."""
 
     eval_lengths: Lengths = setting((), "test lengths in tokens (default: L/2 to 32 L)", "test")
-    eval_windows: WindowCount = setting(64, "windows per test, a power of two", "test")
+    eval_windows: WindowCount = setting(64, "windows per test: 64, 128, 256 ... 8192", "test")
 
 
 @dataclass(frozen=True)
