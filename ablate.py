@@ -9,7 +9,7 @@
     python ablate.py rope alibi --learning_rates=1e-3,3e-3,6e-3    the best of them for each scheme
     python ablate.py rope alibi --jobs=4                           four cells at once
     python ablate.py rope alibi --only=1/3                         share 1 of 3: every third cell
-    python ablate.py rope alibi --plan=True                        what is left to do, and how long
+    python ablate.py rope alibi --plan=True                        what is left to do
 
 A cell of the comparison is one scheme with one seed: a run of train.py in its own run folder, with
 its output in train.log there. For a given seed, all schemes are trained on the same tokens in the
@@ -29,7 +29,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
@@ -58,7 +57,7 @@ from measure.text import tuning_loss
 from run.checkpoint import load_checkpoint
 from run.folder import RunFolder, provenance, run_folder
 from run.load import load_run, training_corpus
-from run.log import diverged, log_comparison, logged
+from run.log import diverged, log_comparison
 from scheme import canonical_extend, parse
 from tables import records, statistics, tables
 from tables.figures import plot_rows
@@ -309,47 +308,13 @@ def train_cells(cells: list[Cell], jobs: int, dtype: str = "auto") -> dict[str, 
 # ---- a plan
 
 
-def show_plan(cells: list[Cell], jobs: int, dtype: str) -> None:
-    """Print the state of each cell, and how long the unfinished ones would train on this machine.
-
-    To measure it, one cell of each scheme takes forty steps in a temporary folder; the last twenty
-    are timed. UserError if one fails.
-    """
-    trials = {}
-    seconds = 0.0
-    with tempfile.TemporaryDirectory() as folder:
-        for number, cell in enumerate(cells):
-            if not cell.is_finished():
-                s = replace(
-                    cell.settings,
-                    out_dir=f"{folder}/{number}",
-                    max_iters=40,
-                    eval_interval=40,
-                    eval_lengths=(cell.settings.block_size,),
-                    log_interval=20,
-                    test_at=(),
-                    decay_lr=False,
-                    drop_pos=0,
-                    wandb_log=False,
-                )
-                trials[cell.label] = Cell(f"forty steps of {cell.label}", s)
-        failures = train_cells(list(trials.values()), jobs, dtype)
-        if failures:
-            name, reason = next(iter(failures.items()))
-            raise UserError(f"{name}: {reason}")
-        for cell in cells:
-            state = "finished"
-            if not cell.is_finished():
-                s = cell.settings
-                state = f"at step {cell.step()} of {s.max_iters}"
-                if cell.changes():
-                    state = f"another run in its folder ({cell.changes()[0]})"
-                lines = logged(trials[cell.label].folder)  # of the steps 1, 20 and 40
-                first = s.tokens_per_step / lines[0]["tokens_per_s"]  # seconds; it compiles
-                later = s.tokens_per_step / lines[-1]["tokens_per_s"]
-                seconds += first + later * (s.max_iters - cell.step())
-            print(f"{cell.name}: {state}; {cell.folder}")
-    print(f"training, {jobs} at once: about {seconds / jobs / 60:.1f} min, and then the tests")
+def state_of(cell: Cell) -> str:
+    """What is in the folder of a cell, for a plan."""
+    if cell.is_finished():
+        return "finished"
+    if cell.changes():
+        return f"another run in its folder ({cell.changes()[0]})"
+    return f"at step {cell.step()} of {cell.settings.max_iters}"
 
 
 # ---- learning rates
@@ -442,7 +407,8 @@ def main() -> int:
     dtype = compute.dtype_name
     to_do = share_of(cells, settings.only)
     if settings.plan:
-        show_plan(to_do, settings.jobs, dtype)
+        for cell in to_do:
+            print(f"{cell.name}: {state_of(cell)}; {cell.folder}")
         return 0
     if settings.learning_rates:
         rates = pick_rates(cells, settings, dtype)

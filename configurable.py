@@ -396,9 +396,7 @@ class AblateSettings(TrainSettings):
         "1/1", "I/N: only the I-th of N shares of the cells", "machine"
     )
     jobs: Count = setting(1, "cells to train at once", "machine")
-    plan: bool = setting(
-        False, "only list the cells and time their steps (no trials of rates)", "output"
-    )
+    plan: bool = setting(False, "only list the cells, finished or at which step", "output")
     out_dir: str = setting("", "folder of table and figure (by default in out/)", "output")
 
     refused = TrainSettings.refused | {

@@ -330,9 +330,7 @@ def test_a_comparison_is_made_once_and_goes_on(monkeypatch, capsys):
     assert not dip.can_resume()
 
 
-def test_a_plan_names_the_state_of_each_cell_times_steps_and_leaves_nothing(
-    monkeypatch, capsys, folder
-):
+def test_a_plan_names_the_state_of_each_cell_and_leaves_nothing(monkeypatch, capsys, folder):
     words = ("nope", "alibi", "--seeds=1,2", "--plan=True")
     done, begun, other, _ = cells = plan(*words)
     for cell in (done, begun, other):
@@ -343,34 +341,12 @@ def test_a_plan_names_the_state_of_each_cell_times_steps_and_leaves_nothing(
     path.write_text(path.read_text().replace('"n_embd": 16', '"n_embd": 32'))
     before = sorted(Path("out").rglob("*"))
     capsys.readouterr()
-    monkeypatch.setattr(ablate.tempfile, "tempdir", str(folder))
-    names = set(folder.iterdir())
     assert compare(monkeypatch, *words) == 0
-    assert set(folder.iterdir()) == names
     said = capsys.readouterr().out.splitlines()
     states = ["finished", "at step 2 of 2", "another run in its folder (n_embd", "at step 0 of 2"]
     for cell, state in zip(cells, states, strict=True):
         assert sum(line.startswith(f"{cell.name}: {state}") for line in said) == 1
-    assert sum("forty steps of" in line for line in said) == 2  # of each scheme
-    assert said[-1].startswith("training, 1 at once: about 0.")
     assert sorted(Path("out").rglob("*")) == before
-
-
-def test_a_plan_counts_first_steps_others_and_jobs(stand_in, monkeypatch, capsys):
-    cells = stand_in("nope", "alibi", max_iters=102)
-    for cell in cells:
-        monkeypatch.setattr(type(cell), "step", lambda cell: 2)
-    monkeypatch.setattr(ablate, "train_cells", lambda cells, jobs, dtype: {})
-    per_step = cells[0].settings.tokens_per_step
-    speeds = [{"tokens_per_s": per_step / seconds} for seconds in (20, 3, 1.5)]
-    monkeypatch.setattr(ablate, "logged", lambda folder: speeds)
-    ablate.show_plan(cells, 2, "float32")
-    said = capsys.readouterr().out
-    assert "nope, seed 1337: at step 2 of 102; c/0\n" in said
-    assert "about 2.8 min" in said  # 2 cells of 20 + 100 * 1.5 seconds, two at once
-    monkeypatch.setattr(ablate, "train_cells", lambda cells, jobs, dtype: {"alibi": "it is broken"})
-    with pytest.raises(UserError, match="alibi: it is broken"):
-        ablate.show_plan(cells, 2, "float32")
 
 
 @pytest.mark.slow
