@@ -6,7 +6,7 @@
     python evaluate.py out/A out/B --dataset=NAME --out=compared.pdf
     python evaluate.py out/A out/B --eval_windows=1024      # for published numbers
     python evaluate.py out/RUN --diagnose                   # what it reads: measure/diagnose.py
-    python evaluate.py out/rope-*-s? 'yarn(beta=8)' ntk     # extensions: mean and spread over seeds
+    python evaluate.py out/rope-*-s? 'yarn(beta=8)' ntk     # extensions: their gains over seeds
     python evaluate.py out/RUN --extend=all                 # every extension that fits
     python evaluate.py HuggingFaceTB/SmolLM-135M --dataset=mine   # a Hugging Face folder or name
 
@@ -90,7 +90,6 @@ def evaluate_run(
             run.model.pos.extend(run.model.config.extend, run.folder)  # with the run's own files
         else:
             run.model.pos.extend(extension)  # with files as typed
-        print(f"{run.folder}: {run.model.pos.describe()}, on {run.compute.reason}")
         if only_missing:
             windows = settings.eval_windows
             before = [
@@ -99,6 +98,7 @@ def evaluate_run(
             tested = tested_lengths(about.block_size, lengths)
             if all(new_record(tester, about, names[0], n, windows) in before for n in tested):
                 continue
+        print(f"{run.folder}: {run.model.pos.describe()}, on {run.compute.reason}")
         result = extrapolation(tester, about, lengths, settings.eval_windows, names)
         in_file = update_result(run.folder, result)
         measured = in_file.records
