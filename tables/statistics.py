@@ -151,11 +151,11 @@ def over_seeds(rows: pd.DataFrame, names: Sequence[str] = ()) -> pd.DataFrame:
         table = groups.loss.agg(seeds="size", mean="mean", sd="std", half=half_interval)
     table[["stderr_vs_L", "windows"]] = groups[["stderr_vs_L", "windows"]].first()
     blocks = rows.block_nats.dropna().sort_index()
-    measured = table.index[np.isfinite(table["mean"])].intersection(blocks.index.droplevel("seed"))
+    measured = {*table.index[np.isfinite(table["mean"])]} & {*blocks.index.droplevel("seed")}
     pairs = []
     for protocol, label, length in table.index:
         both = [(protocol, label, length), (protocol, first, length)]
-        if label != first and measured.isin(both).sum() == 2:
+        if label != first and measured.issuperset(both):
             pairs.append(paired_over_seeds(blocks[both[0]], blocks[both[1]]))
         else:
             pairs.append([math.nan] * 4)
@@ -184,7 +184,8 @@ def halving(pair: tuple) -> str:
     from scipy.stats import t
 
     over_seeds = np.nan_to_num(pair.over_seeds)
-    parts = [over_seeds, math.sqrt(pair.error**2 - over_seeds**2)]  # the second is over the text
+    over_text = max(0, pair.error**2 - over_seeds**2) ** 0.5
+    parts = [over_seeds, over_text]
     ways = []
     more = {"seeds": pair.shared + np.arange(999), "windows": pair.windows * 2 ** np.arange(9)}
     for name, counts in more.items():
@@ -200,7 +201,7 @@ def extension_gains(rows: pd.DataFrame) -> pd.DataFrame:
 
     `rows` are selected with extend="all". The gain is the loss at L of the same seed's model,
     without the extension, minus the loss of the row (-inf: it diverged): `mean` over the `seeds`,
-    and `error`, its `joined_interval`.
+    and `error`, half of its interval: see `paired_over_seeds`.
     """
     rows = rows[rows.protocol == "fixed_targets"]
     cropped = rows.query("extend == trained_extend and length == block_size")

@@ -461,7 +461,9 @@ def test_the_verdict_says_what_is_decided_and_what_is_not():
     assert lines[0].startswith("at N = 128 alibi is lower than learned by ")
 
 
-@pytest.mark.parametrize("seeds_sd, text_sd", [(0.1, 0.02), (0.001, 0.2), (0.05, 0.2), (0, 0.2)])
+@pytest.mark.parametrize(
+    "seeds_sd, text_sd", [(0.1, 0.02), (0.001, 0.2), (0.05, 0.2), (0, 0.2), (0.1, 0)]
+)
 def test_as_many_seeds_or_windows_as_it_says_halve_the_interval(seeds_sd, text_sd):
     generator = np.random.default_rng(0)
     of_seeds = generator.normal(0, seeds_sd, 4)[:, None]
