@@ -339,6 +339,9 @@ class ReportSettings(TableSettings):
         "tests", "tests, training (loss by tokens) or settings (for an appendix)", "output"
     )
     eval_lengths: Lengths = setting((), "test lengths of the table (by default all)", "output")
+    protocols: tuple[str, ...] = setting(
+        (), "what is shown, as in nonoverlapping (by default fixed_targets)", "output"
+    )
     labels: str = setting("", "LABEL=NAME;... for table and figure, or a file of them", "output")
     size: Annotated[str, Field(pattern=r"^$|^[1-9][0-9]?([.][0-9]+)?x[1-9][0-9]?([.][0-9]+)?$")] = (
         setting("", "WIDTHxHEIGHT of the figure, each 1 to 99 inches, as 3.25x2.2", "output")

@@ -6,7 +6,7 @@
     python evaluate.py out/A out/B --dataset=NAME --out=compared.pdf
     python evaluate.py out/A out/B --eval_windows=1024      # for published numbers
     python evaluate.py out/RUN --diagnose                   # what it reads: measure/diagnose.py
-    python evaluate.py out/rope-*-s? 'yarn(beta=8)' ntk     # extensions: mean and spread over seeds
+    python evaluate.py out/rope-*-s? 'yarn(beta=8)' ntk     # extensions: their gains over seeds
     python evaluate.py out/RUN --extend=all                 # every extension that fits
     python evaluate.py HuggingFaceTB/SmolLM-135M --dataset=mine   # a Hugging Face folder or name
 
@@ -87,10 +87,9 @@ def evaluate_run(
             run.model.pos.extend(run.model.config.extend, run.folder)  # with the run's own files
         else:
             run.model.pos.extend(extension)  # with files as typed
-        print(f"{run.folder}: {run.model.pos.describe()}, on {run.compute.reason}")
-        result = run_tests(
-            tester, about, run.folder, lengths, settings.eval_windows, names, only_missing
-        )
+        title = f"{run.folder}: {run.model.pos.describe()}, on {run.compute.reason}"
+        windows = settings.eval_windows
+        result = run_tests(tester, about, run.folder, lengths, windows, names, only_missing, title)
         if result.records:
             plot_run(run.folder, load_result(run.folder))
     return result

@@ -10,6 +10,7 @@
     python report.py out/A out/B --show=settings           settings and sizes, for an appendix
     python report.py out/A out/B --show=training --out=t.pdf    loss against tokens
     python report.py out/A out/B --format=tex --eval_lengths=128,4096       one table in LaTeX
+    python report.py out/A out/B --protocols=nonoverlapping     what papers print
     python report.py out --format=csv >rows.csv            every record of all runs
     python report.py out/ablate-NAME --format=md           the tables of a comparison
     python report.py results/stdlib-six                    the tables of a published one
@@ -163,10 +164,10 @@ def main() -> None:
         if settings.out:
             plot_training(losses, settings.out, size)
         return
-    print(tables.tables(rows, settings.format, settings.eval_lengths))
+    print(tables.tables(rows, settings.format, settings.eval_lengths, settings.protocols))
     if settings.out and is_csv:  # all rows are printed, those of one corpus are drawn
         rows = records.select(rows, settings.dataset)
-    if settings.out and plot_rows(rows, settings.out, size):
+    if settings.out and plot_rows(rows, settings.out, size, settings.protocols):
         print(f"drawn in {settings.out}", file=sys.stderr)  # the table may go to a file
 
 

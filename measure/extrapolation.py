@@ -21,12 +21,13 @@ def run_tests(
     windows: int,
     names: Sequence[str] = (),
     only_missing: bool = False,
+    title: str = "",
 ) -> Result:
     """Test a model as `extrapolation` does, and add the records to the extrapolation.json in
     `folder` after each protocol of text: a test that is stopped keeps those that were finished.
 
-    With `only_missing`, a protocol is left out if all that is asked was measured before. Returns
-    the new records.
+    With `only_missing`, a protocol is left out if all that is asked was measured before. `title` is
+    printed if anything is tested. Returns the new records.
     """
     measured = []
     if (folder / "extrapolation.json").exists():  # refused before the test if damaged
@@ -39,6 +40,8 @@ def run_tests(
             if not tester.processes.highest(missing):  # all processes test the same
                 continue
         part = [protocol.name] if protocol else []
+        if title and not new.records:
+            print(title)
         result = extrapolation(tester, about, lengths, windows, part)
         seconds = round(new.seconds + result.seconds, 1)
         new = replace(new, records=new.records + result.records, seconds=seconds)

@@ -51,30 +51,35 @@ def plot_run(folder: str | Path, result: Result) -> None:
         plot_rows(select(rows_of({str(folder): result})), Path(folder) / "extrapolation.png")
 
 
-def plot_rows(rows: pd.DataFrame, path: str | Path, size: Sequence[float] = ()) -> bool:
+def plot_rows(
+    rows: pd.DataFrame, path: str | Path, size: Sequence[float] = (), names: Sequence[str] = ()
+) -> bool:
     """Draw selected records: the loss by test length, or the share of right answers.
 
-    Of several protocols that are compared over seeds, the first is drawn.
+    Of the protocols of these names, by default those that are compared over seeds, the first is
+    drawn.
 
     Each label has a curve. With `size`, in inches, the figure is for a paper: 8-point text, no
     title, no explanation of bars and lines. Returns False, without a figure, if there is nothing to
     draw.
     """
     axes = new_figure(size or (9, 5.4)).add_subplot()
-    curves = draw_losses(axes, rows) if reach.answered(rows).empty else draw_answers(axes, rows)
+    has_answers = not reach.answered(rows).empty
+    curves = draw_answers(axes, rows) if has_answers else draw_losses(axes, rows, names)
     if not curves:
         return False
     axes.set_xscale("log", base=2)
     places = np.unique(np.concatenate([curve.get_xdata() for curve in curves])).astype(int)
     axes.set_xticks(places, places)
     axes.minorticks_off()
-    length = rows.block_size.iloc[0]
-    axes.axvline(length, color="0.35", linestyle="--")
-    axes.text(length, 1.02, f"L = {length}", transform=axes.get_xaxis_transform())
+    for length in rows.block_size.unique():
+        axes.axvline(length, color="0.35", linestyle="--")
+        axes.text(length, 1.02, f"L = {length}", transform=axes.get_xaxis_transform())
     if size:
         axes.set_xlabel(axes.get_xlabel().partition("\n")[0])
     else:
-        axes.set_title(f"{rows.dataset.iloc[0]}, trained at L = {length}", pad=20)
+        trained = " and ".join(map(str, rows.block_size.unique()))
+        axes.set_title(f"{rows.dataset.iloc[0]}, trained at L = {trained}", pad=20)
     finish(axes, curves, path)
     return True
 
@@ -134,24 +139,28 @@ def style(number: int) -> dict[str, Any]:
     return {"color": COLORS[number % len(COLORS)], "marker": MARKERS[number % len(MARKERS)]}
 
 
-def draw_losses(axes: Any, rows: pd.DataFrame) -> list[Any]:
+def draw_losses(axes: Any, rows: pd.DataFrame, names: Sequence[str]) -> list[Any]:
     """Draw the mean loss over seeds by length, and the loss at L as a dotted line; returns the
     curves.
 
-    Bars are 95 % t-intervals of the mean over seeds (none for two seeds), or for one seed standard
-    errors of the paired difference to L.
+    Bars are 95 % t-intervals over seeds (none for two seeds), or for one seed standard errors of
+    the paired difference to L. The error of the text, which all schemes share, is in neither.
     """
     curves = []
     unit = rows.unit.iloc[0]
-    of_bars = "95 % interval of the mean over seeds (one seed: standard error of the rise from L)"
+    of_bars = "95 % interval over seeds on this text (one seed: standard error of the rise from L)"
     axes.set_xlabel(
         f"test length, {unit}s\nbars: {of_bars}\ndotted: loss with the text cut to L; X: diverged"
     )
-    axes.set_ylabel(f"loss, nats per {unit}")
-    table = over_seeds(rows)
-    table = table[table.protocol.isin(table.protocol.head(1))]
+    table = over_seeds(rows, names)
+    if table.empty:
+        return []
+    protocol = table.protocol.iloc[0]
+    axes.set_ylabel(f"loss ({protocol}), nats per {unit}")
+    table = table[table.protocol == protocol]
     for label, means in table.groupby("label", sort=False):
         means = means.set_index("length").sort_index()
+        means = means[means["mean"].notna()]
         nats = means["mean"].replace(math.inf, math.nan)
         if nats.isna().all():
             continue
@@ -165,7 +174,7 @@ def draw_losses(axes: Any, rows: pd.DataFrame) -> list[Any]:
         color = line_style["color"]
         for length in means.index[means["mean"] == math.inf]:
             axes.plot(length, 0.97, "X", color=color, transform=axes.get_xaxis_transform())
-        cropped = nats.get(rows.block_size.iloc[0], math.nan)
+        cropped = nats.get(rows.block_size[rows.label == label].iloc[0], math.nan)
         axes.axhline(cropped, color=color, linestyle=":")
     low, high = axes.get_ylim()
     if high < 1.25 * low:  # a flat curve should look flat

@@ -1,8 +1,8 @@
 """What can be concluded from records: of one run, and of schemes over seeds.
 
 Records are compared only if they were measured on the same targets of the same text. Windows and
-seeds are never pooled: the error of a difference within a run comes from its windows, that of a
-difference between schemes from their seeds.
+seeds are never pooled: the error of a difference within a run comes from its windows; that of a
+difference between schemes has a part over their seeds and one over the windows.
 """
 
 import math
@@ -14,6 +14,10 @@ import pandas as pd
 from measure import protocols
 from tables import reach
 from tables.records import Record, finite_or_inf
+
+KEYS = ["protocol", "label", "length"]  # of a line over seeds
+INTERVAL = """±: half of the 95 % interval over seeds and test text; with fewer than three seeds
+over the text alone, which tells these runs apart, not their schemes"""
 
 # ---- one run
 
@@ -103,47 +107,108 @@ def half_interval(numbers: pd.Series) -> float:
     return t.ppf(0.975, len(numbers) - 1) * numbers.sem()
 
 
+def paired_over_seeds(left: pd.Series, right: pd.Series) -> tuple[float, float, float, int]:
+    """The mean of left - right over the seeds of both, half of its 95 % interval, the part of that
+    over seeds, and the number of these seeds. `left` and `right` have the nats by block for a seed.
+
+    The interval joins two of Student's, by the root of the sum of their squares: over seeds, and
+    over the blocks of the text, which all seeds share. Where there are fewer than three seeds, or
+    blocks, it is the other alone.
+    """
+    seeds = left.index.intersection(right.index)
+    blocks = pd.DataFrame(left[seeds].tolist()) - pd.DataFrame(right[seeds].tolist())
+    halves = pd.Series([half_interval(blocks.mean(axis=axis)) for axis in (1, 0)])
+    joined = (halves**2).sum(min_count=1) ** 0.5
+    return blocks.mean(axis=1).mean(), joined, halves[0], len(seeds)
+
+
 def compared_protocols() -> list[str]:
     """The names of the protocols whose losses are compared over seeds."""
     return [protocol.name for protocol in protocols.PROTOCOLS if protocol.over_seeds]
 
 
-def over_seeds(rows: pd.DataFrame) -> pd.DataFrame:
-    """Selected rows over seeds: a line for each protocol that is compared, label and length.
+def over_seeds(rows: pd.DataFrame, names: Sequence[str] = ()) -> pd.DataFrame:
+    """Selected rows over seeds: a line for each protocol, label and length. `names` are those of
+    the protocols, by default of `compared_protocols`.
 
-    `mean` (inf if a seed diverged), `sd`, and `half`, half of the 95 % t-interval of the mean, are
-    over the `seeds`; `stderr_vs_L` is that of the first. `difference` is the mean difference to the
-    first label (NaN for that itself), paired over the seeds that both have, and `error` is half of
-    its interval. With fewer than three seeds, intervals are NaN: the seeds are the sample, never
-    the windows.
+    `mean` (inf if a seed diverged), `sd`, and `half`, half of the 95 % t-interval of the mean (NaN
+    below three seeds), are over the `seeds`; `stderr_vs_L` and `windows` are those of the first.
+    `difference`, `error`, `over_seeds` and `shared` are those of `paired_over_seeds` to the first
+    label (NaN for that itself, and where a seed diverged).
+
+    Left out are the lengths at which a label has a loss for fewer seeds than at another: the mean
+    would be one of other models than at the next length.
     """
-    rows = rows[rows.protocol.isin(compared_protocols())]
-    rows = rows.assign(loss=finite_or_inf(rows))
-    is_first = rows.label.isin(rows.label.head(1))  # none, if there are no rows
-    same = ["protocol", "seed", "length"]
-    rows = rows.join(rows[is_first].set_index(same).loss.rename("first"), on=same)
+    rows = rows[rows.protocol.isin(names or compared_protocols())]
+    if rows.empty:
+        return rows
+    first = rows.label.iloc[0]
+    rows = rows.assign(loss=finite_or_inf(rows)).set_index([*KEYS, "seed"])
+    count = rows.loss.groupby(KEYS).transform("count")
+    rows = rows[count == count.groupby(KEYS[:2]).transform("max")]
+    groups = rows.groupby(KEYS, sort=False)
     with np.errstate(invalid="ignore"):  # inf - inf
-        rows["difference"] = (rows.loss - rows["first"]).where(~is_first)
-        groups = rows.groupby(["protocol", "label", "length"], sort=False)
         table = groups.loss.agg(seeds="size", mean="mean", sd="std", half=half_interval)
-        table["difference"] = groups.difference.mean().where(np.isfinite)
-        table["error"] = groups.difference.agg(half_interval)
-    table["stderr_vs_L"] = groups.stderr_vs_L.first()
+    table[["stderr_vs_L", "windows"]] = groups[["stderr_vs_L", "windows"]].first()
+    blocks = rows.block_nats.dropna().sort_index()
+    measured = {*table.index[np.isfinite(table["mean"])]} & {*blocks.index.droplevel("seed")}
+    pairs = []
+    for protocol, label, length in table.index:
+        both = [(protocol, label, length), (protocol, first, length)]
+        if label != first and measured.issuperset(both):
+            pairs.append(paired_over_seeds(blocks[both[0]], blocks[both[1]]))
+        else:
+            pairs.append([math.nan] * 4)
+    table[["difference", "error", "over_seeds", "shared"]] = pairs
     return table.reset_index()
+
+
+def verdict(schemes: pd.DataFrame) -> list[str]:
+    """What `over_seeds` of one protocol shows: a sentence for each label, at the longest length at
+    which it can be compared with the first.
+    """
+    known = schemes[schemes.error.notna()]  # the first has none
+    lines = []
+    for row in known.loc[known.groupby("label", sort=False).length.idxmax()].itertuples():
+        side = "lower" if row.difference < 0 else "higher"
+        by = f"{abs(row.difference):.4f} ± {row.error:.4f}"
+        line = f"at N = {row.length} {row.label} is {side} than {schemes.label.iloc[0]} by {by}"
+        if 0 < abs(row.difference) <= row.error:
+            line += f", which is not decided (half of that ±: {halving(row)})"
+        lines.append(line)
+    return lines
+
+
+def halving(pair: tuple) -> str:
+    """How many seeds, or windows, would halve the interval of a line of `over_seeds`."""
+    from scipy.stats import t
+
+    over_seeds = np.nan_to_num(pair.over_seeds)
+    over_text = max(0, pair.error**2 - over_seeds**2) ** 0.5
+    parts = [over_seeds, over_text]
+    ways = []
+    more = {"seeds": pair.shared + np.arange(999), "windows": pair.windows * 2 ** np.arange(9)}
+    for name, counts in more.items():
+        widths = t.ppf(0.975, counts - 1) / np.sqrt(counts)
+        halves = np.hypot(parts[0] * widths / widths[0], parts[1])
+        ways += [f"{n:.0f} {name}" for n in counts[halves <= pair.error / 2][:1]]
+        parts.reverse()
+    return " or ".join(ways) or "four times as many seeds and windows"
 
 
 def extension_gains(rows: pd.DataFrame) -> pd.DataFrame:
     """What each extension gains over cropping the text to L: a line for each label and length.
 
     `rows` are selected with extend="all". The gain is the loss at L of the same seed's model,
-    without the extension, minus the loss of the row (-inf: it diverged): `mean` and `sd` are over
-    the seeds.
+    without the extension, minus the loss of the row (-inf: it diverged): `mean` over the `seeds`,
+    and `error`, half of its interval: see `paired_over_seeds`.
     """
     rows = rows[rows.protocol == "fixed_targets"]
     cropped = rows.query("extend == trained_extend and length == block_size")
-    gains = rows.run.map(cropped.set_index("run").nats) - finite_or_inf(rows)
-    table = over_seeds(rows.assign(nats=gains, diverged=False))
-    return table[["label", "length", "seeds", "mean", "sd"]]
+    cropped = cropped.assign(label="cropped")
+    table = over_seeds(pd.concat([*(cropped.assign(length=n) for n in set(rows.length)), rows]))
+    gains = (0 - table.difference).mask(table["mean"] == math.inf, -math.inf)
+    return table.assign(mean=gains).query("label != 'cropped'").drop(columns=["sd", "difference"])
 
 
 def standard_error(numbers: Sequence[float]) -> float | None:

@@ -1,6 +1,6 @@
 """Tables of records, as text, Markdown, LaTeX, CSV or JSON."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
@@ -8,13 +8,20 @@ from common.errors import UserError
 from measure import protocols
 from tables import reach
 from tables.records import Result, rows_of, select, to_csv
-from tables.statistics import doubts, extension_gains, length_table, over_seeds
+from tables.statistics import (
+    INTERVAL,
+    doubts,
+    extension_gains,
+    length_table,
+    over_seeds,
+    verdict,
+)
 
 # the columns of `over_seeds` that are tables of their own, after the mean, with their titles
 SPREAD = {
     "sd": "standard deviation over seeds",
     "difference": "difference from the first, mean over the seeds that both have",
-    "error": "half of the 95 % t-interval of the difference",
+    "error": INTERVAL,
 }
 
 
@@ -56,19 +63,30 @@ def show(
     return f"% {comments}\n{table}"
 
 
-def tables(rows: pd.DataFrame, format: str = "text", lengths: Iterable[int] = ()) -> str:
+def tables(
+    rows: pd.DataFrame,
+    format: str = "text",
+    lengths: Iterable[int] = (),
+    names: Sequence[str] = (),
+) -> str:
     """The tables of selected rows: for one run by length, for several by scheme, over seeds.
 
-    `lengths` are those to show, by default all tested lengths. In "tex" the losses are one table,
-    as papers print it. "csv" and "json" give the rows. UserError for a length that was not tested.
+    `lengths` are those to show, by default all tested lengths, and `names` the protocols. In "tex"
+    the losses are one table, as papers print it. "csv" and "json" give the rows. UserError for a
+    length or a protocol that was not tested.
     """
+    if not set(rows.protocol).issuperset(names):
+        raise UserError(f"protocols: only {', '.join(rows.protocol.unique())} were tested")
+    if names:
+        rows = rows[rows.protocol.isin(names)]
     measured = set(rows.length)
     if not measured.issuperset(lengths):
         raise UserError(f"eval_lengths: only {sorted(measured)} were tested")
     lengths = lengths or measured
     if format in ("csv", "json"):
         return show("", rows[rows.length.isin(lengths)], format=format)
-    where = f"{rows.dataset.iloc[0]}, trained at L = {rows.block_size.iloc[0]}"
+    trained = " and ".join(map(str, rows.block_size.unique()))
+    where = f"{rows.dataset.iloc[0]}, trained at L = {trained}"
     shown = []
 
     # answers, by run
@@ -91,7 +109,7 @@ def tables(rows: pd.DataFrame, format: str = "text", lengths: Iterable[int] = ()
     title = f"{where}; nats per {rows.unit.iloc[0]}"
     notes = notes_of(rows)
     runs = rows.groupby(["label", "seed"], sort=False)
-    schemes = over_seeds(rows[rows.length.isin(lengths)])
+    schemes = over_seeds(rows[rows.length.isin(lengths)], names)
     one_seed = len(runs) == rows.label.nunique()
     if one_seed:
         for (label, _), run in runs:
@@ -111,12 +129,13 @@ def tables(rows: pd.DataFrame, format: str = "text", lengths: Iterable[int] = ()
         for protocol, of_protocol in schemes.groupby("protocol", sort=False):
             heading = f"{title}; {protocol} by test length N"
             if not one_seed:
-                heading += ", mean over seeds; inf: a test diverged"
+                heading += ", mean over seeds, where all were tested; inf: a test diverged"
             if format == "tex":
                 shown.append(paper_table(of_protocol, heading, notes))
             else:
                 shown.append(seed_tables(of_protocol, heading, notes, format))
-    return "\n\n".join(shown)
+                shown.append("\n".join(verdict(of_protocol)))
+    return "\n\n".join(shown).rstrip()
 
 
 def legend(rows: pd.DataFrame, table: pd.DataFrame) -> list[str]:
@@ -145,28 +164,25 @@ def seed_tables(schemes: pd.DataFrame, title: str, notes: Iterable[str], format:
 
 def paper_table(schemes: pd.DataFrame, title: str, notes: Iterable[str]) -> str:
     """`over_seeds` in LaTeX as papers print it: a line for each label, a column for each length."""
-    means = schemes["mean"].map("{:.3f}".format).replace({"nan": "n/a", "inf": "diverged"})
+    means = schemes["mean"].map("{:.3f}".format).replace({"nan": "", "inf": "diverged"})
     halves = schemes.half.map(" ± {:.3f}".format).where(schemes.half.notna(), "")
     seeds = schemes.groupby("label", sort=False).seeds.max()
-    lines = ["±: half of the 95 % t-interval of the mean, from three seeds on"]
+    lines = ["± in a cell: half of the 95 % t-interval over seeds, which all read the same text"]
     lines.append("seeds: " + ", ".join(f"{label} {n}" for label, n in seeds.items()))
-    longest = schemes[schemes.length == schemes.length.max()]
-    for row in longest[longest.error.notna()].itertuples():
-        lines.append(
-            f"{row.label} minus {schemes.label[0]} at {row.length}, paired over seeds: "
-            f"{row.difference:+.4f} ± {row.error:.4f}"
-        )
+    lines += [*verdict(schemes), INTERVAL]
     return show(title, wide(schemes.assign(cells=means + halves), "cells"), [*lines, *notes], "tex")
 
 
 def notes_of(rows: pd.DataFrame) -> list[str]:
     """The lines below a table: the notes of its rows, and why a run has no loss."""
+    shortened = rows[rows.described != ""].drop_duplicates("label")
     reasons = rows[rows.reason != ""].drop_duplicates("run")  # longer texts have no loss either
     notes = rows.assign(note=rows.note.str.split("; ")).explode("note")
     notes = notes[notes.note != ""].drop_duplicates(["run", "note"])
     if rows.run.nunique() > 1:  # a note on one run alone is printed below its own table
         notes = notes[notes.duplicated("note", keep=False)]
-    notes = pd.concat([reasons.assign(note=reasons.reason), notes])
+    shortened = shortened.assign(note=shortened.described)
+    notes = pd.concat([shortened, reasons.assign(note=reasons.reason), notes])
     lines = []
     for note, labels in notes.groupby("note", sort=False).label.unique().items():
         lines.append(f"{', '.join(labels)}: {note}")
@@ -189,4 +205,8 @@ def run_table(result: Result) -> str:
 def extension_table(rows: pd.DataFrame) -> str:
     """`extension_gains` as tables, a column for each length."""
     title = f"{rows.pos.iloc[0]} on {rows.dataset.iloc[0]}: gain over cropping to L, nats"
-    return seed_tables(extension_gains(rows), title, notes_of(rows), "text")
+    gains = extension_gains(rows)
+    table = seed_tables(gains, title, notes_of(rows), "text")
+    better = gains[gains["mean"] > gains.error]
+    point = ", ".join(better.label + " at " + better.length.map(str))
+    return f"{table}\n\nbetter than cutting the text to L, by more than ±: {point or 'nothing'}"

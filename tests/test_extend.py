@@ -96,6 +96,7 @@ def test_a_table_of_seeds_by_extensions(runs, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert (runs[0].parent / "table.txt").read_text().strip() in said
     assert (runs[0].parent / "table.png").exists()
+    assert said.count(f"{runs[1]}: ") == 3  # a line for each test, of the model as it is one
     frame = records.load_rows(runs)
     tested = frame[frame.protocol == "fixed_targets"].groupby(["run", "extend"]).length.apply(set)
     assert len(tested) == 6 and all(lengths == {32, 64} for lengths in tested)

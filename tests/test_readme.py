@@ -269,7 +269,8 @@ def test_papers_are_compared_with_rows_of_ones_own(monkeypatch, capsys, tmp_path
     path = tmp_path / "rows.csv.xz"
     rows[rows.pos.isin(["alibi", "rope", "sinusoidal"])].to_csv(path, index=False)
     text = compared(monkeypatch, capsys, "alibi", f"--rows={path}")
-    assert "rope at 2 L: theirs 21.37, ours" in text and "t5 at 1 L: theirs 19.65, ours not" in text
+    assert "rope at 2 L: theirs 21.37 perplexity, ours" in text and "nats (seeds: 3)" in text
+    assert "t5 at 1 L: theirs 19.65 perplexity, ours not measured\n" in text
     assert "reproduced    -1.137 ± 0.1820  Rotary models extrapolate better" in text
     assert "not measured  The T5 bias improves" in text
     text = compared(monkeypatch, capsys, f"--rows={path}")  # all papers

@@ -225,6 +225,23 @@ def test_labels_say_what_differs_among_the_runs_and_nothing_else():
     assert list(rows.label.unique()) == ["rope", "mine"]
 
 
+def test_a_long_list_of_settings_is_below_the_table_and_not_in_the_label():
+    changes = {"optimizer": "adamw", "learning_rate": 5e-4, "init_from": "out/first", "beta2": 0.9}
+    tuned = [
+        replace(result("rope", s, settings=changes | {"block_size": 512}), block_size=512)
+        for s in (1, 2, 3)
+    ]
+    rows = frame(result("rope"), *tuned)
+    first, second = rows.label.unique()
+    assert first == "out/0" and second == "out/1" and rows.label.value_counts()[second] == 36
+    text = tables(rows)
+    assert "stdlib, trained at L = 128 and 512;" in text
+    assert re.search(r"\nout/1: rope block_size=512 .*learning_rate=0.0005", text)
+    assert max(map(len, text.split("\n\n")[1].splitlines())) < 60
+    named = tables(records.rename(rows, "out/1=tuned"))
+    assert re.search(r"\ntuned: rope block_size=512", named)
+
+
 def test_an_unfinished_run_says_so_wherever_it_stands():
     rows = frame(result("rope", step=2), result("rope", 2), result("rope", 3))
     assert "rope (unfinished: step 2 of 60)" in tables(rows)
@@ -354,7 +371,7 @@ def test_a_run_is_doubted_only_for_what_it_was_asked(how, words):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_over_seeds_the_seeds_are_the_sample(count):
+def test_over_seeds_a_difference_has_the_error_of_the_seeds_and_of_the_text(count):
     table = statistics.over_seeds(seeds(count)).set_index(["label", "length"])
     first, second = (
         [result(p, s, f) for s in range(1, count + 1)]
@@ -365,16 +382,25 @@ def test_over_seeds_the_seeds_are_the_sample(count):
         row = table.loc["rope | nope", n]
         assert row.seeds == count and row["mean"] == pytest.approx(b.mean())
         assert row.difference == pytest.approx((b - a).mean())
+        assert row.shared == count
+        of_text = np.mean(
+            [
+                np.subtract(y.records[k].block_nats, x.records[k].block_nats)
+                for x, y in zip(first, second, strict=True)
+            ],
+            axis=0,
+        )
+        over_text = stats.ttest_1samp(of_text, of_text.mean() - 1).confidence_interval(0.95)
+        over_text = (over_text.high - over_text.low) / 2
         if count < 3:  # two seeds show nothing about others
-            assert all(math.isnan(row[name]) for name in ("error", "half"))
+            assert row.error == pytest.approx(over_text) and math.isnan(row.half)
             continue
         interval = stats.ttest_rel(b, a).confidence_interval(0.95)
-        assert row.error == pytest.approx((interval.high - interval.low) / 2)
+        both = math.hypot((interval.high - interval.low) / 2, over_text)
+        assert row.error == pytest.approx(both)
         own = stats.ttest_1samp(b, 0).confidence_interval(0.95)
         assert row.half == pytest.approx((own.high - own.low) / 2)
-    assert table.loc["yarn_x", 512]["mean"] == math.inf and math.isnan(
-        table.loc["learned", 256]["mean"]
-    )
+    assert table.loc["yarn_x", 512]["mean"] == math.inf and ("learned", 256) not in table.index
     assert math.isnan(table.loc["yarn_x", 512].difference)
     assert [name for name in table if name.startswith("p")] == ["protocol"]  # no p of two seeds
 
@@ -384,6 +410,83 @@ def test_only_seeds_that_both_have_are_paired():
     row = statistics.over_seeds(rows).set_index(["label", "length"]).loc["rope", L]
     a, b = result("alibi", 2).records[1], result("rope", 2).records[1]
     assert row.seeds == 2 and row.difference == pytest.approx(statistics.paired(b, a)[0])
+
+
+def test_a_length_that_not_all_seeds_have_is_in_no_mean_and_no_line(tmp_path, monkeypatch):
+    longer = [result("alibi", 1)] + [result("alibi", s, lengths=LENGTHS[:3]) for s in (2, 3)]
+    rows = frame(*longer, *(result("rope", s, breaks) for s in (1, 2, 3)))
+    table = statistics.over_seeds(rows).set_index(["label", "length"])
+    assert ("alibi", 512) not in table.index and (table.seeds == 3).all()
+    row = table.loc["rope", 512]  # nothing to compare it with
+    assert math.isfinite(row["mean"]) and math.isnan(row.difference) and math.isnan(row.error)
+    assert table.loc["rope", 256].shared == 3
+    curve = drawn(rows, tmp_path / "seeds.png", monkeypatch).containers[0]
+    assert list(curve.lines[0].get_xdata()) == [64, 128, 256]
+    assert "where all were tested" in tables(rows)
+    assert "\nat N = 256 rope is higher than alibi by " in tables(rows)
+
+
+def spread(pos, levels):
+    """A result for each of these levels, a seed each."""
+    return [result(pos, s, lambda n, x=x: x) for s, x in enumerate(levels, 1)]
+
+
+def test_the_verdict_says_what_is_decided_and_what_is_not():
+    first = spread("alibi", (1.50, 1.51, 1.52))
+    others = {
+        "better": (1.40, 1.41, 1.42),
+        "worse": (1.60, 1.61, 1.62),
+        "unclear": (1.40, 1.51, 1.64),
+        "alibi2": (1.50, 1.51, 1.52),  # other noise
+    }
+    runs = [one for pos, levels in others.items() for one in spread(pos, levels)]
+    equal = [replace(one, pos="equal") for one in first]
+    lost = [result("learned", s, ends_at_L) for s in (1, 2, 3)]
+    rows = frame(*first, *runs, *equal, *lost)
+    schemes = statistics.over_seeds(rows)
+    lines = statistics.verdict(schemes)
+    assert len(lines) == len(others) + 2  # and not a line for each pair
+    for line, label in zip(lines, [*others, "equal", "learned"], strict=True):
+        n = L if label == "learned" else 512  # where it ends
+        row = schemes[(schemes.label == label) & (schemes.length == n)].iloc[0]
+        side = "lower" if row.difference < 0 else "higher"
+        by = f"{abs(row.difference):.4f} ± {row.error:.4f}"
+        assert line.startswith(f"at N = {n} {label} is {side} than alibi by {by}")
+        assert ("not decided" in line) == (label in ("unclear", "alibi2"))
+    assert "lower" in lines[0] and "higher" in lines[1] and lines[4].endswith("0.0000 ± 0.0000")
+    assert "\n".join(lines) in tables(rows) and tables(rows, "tex").count("not decided") == 2
+    assert statistics.verdict(statistics.over_seeds(frame(*first))) == []
+    # where the first ends, they are compared there
+    lines = statistics.verdict(statistics.over_seeds(frame(*lost, *first)))
+    assert lines[0].startswith("at N = 128 alibi is lower than learned by ")
+
+
+@pytest.mark.parametrize(
+    "seeds_sd, text_sd", [(0.1, 0.02), (0.001, 0.2), (0.05, 0.2), (0, 0.2), (0.1, 0)]
+)
+def test_as_many_seeds_or_windows_as_it_says_halve_the_interval(seeds_sd, text_sd):
+    generator = np.random.default_rng(0)
+    of_seeds = generator.normal(0, seeds_sd, 4)[:, None]
+    of_text = generator.normal(0, text_sd, 64) + of_seeds
+    left, right = pd.Series(of_text.tolist()), pd.Series(np.zeros((4, 64)).tolist())
+    _, error, over_seeds, shared = statistics.paired_over_seeds(left, right)
+    over_text = math.sqrt(error**2 - over_seeds**2)
+    pair = SimpleNamespace(error=error, over_seeds=over_seeds, shared=shared, windows=64.0)
+    said = statistics.halving(pair)
+
+    def interval(n_seeds, windows):
+        """Joined, with this many of each and the same standard deviations."""
+        of = {4: over_seeds, 64: over_text}
+        width = {n: stats.t.ppf(0.975, n - 1) / math.sqrt(n) for n in (4, 64, n_seeds, windows)}
+        return math.hypot(*(of[n] * width[m] / width[n] for n, m in ((4, n_seeds), (64, windows))))
+
+    assert interval(4, 64) == pytest.approx(error)
+    for found, more in re.findall(r"(\d+) (seeds|windows)", said):
+        n = int(found)
+        asked, fewer = ((n, 64), (n - 1, 64)) if more == "seeds" else ((4, n), (4, n // 2))
+        assert interval(*asked) <= error / 2 < interval(*fewer)
+    assert ("seeds" in said) == (interval(10**6, 64) < error / 2 or "four times" in said)
+    assert ("windows" in said) == (interval(4, 2**20) < error / 2 or "four times" in said)
 
 
 def test_an_extension_gains_over_the_cropped_model_of_the_same_seed():
@@ -397,10 +500,20 @@ def test_an_extension_gains_over_the_cropped_model_of_the_same_seed():
     gains = statistics.extension_gains(rows).set_index(["label", "length"])
     by_hand = [one.records[1].nats - one.records[12 + 3].nats for one in several]
     assert gains.loc["rope, pi", 512]["mean"] == pytest.approx(np.mean(by_hand))
-    assert gains.loc["rope, pi", 512].sd == pytest.approx(np.std(by_hand, ddof=1))
+    blocks = [
+        np.subtract(one.records[1].block_nats, one.records[12 + 3].block_nats) for one in several
+    ]
+    half = stats.t.ppf(0.975, 63) * stats.sem(np.mean(blocks, axis=0))  # of two seeds
+    assert gains.loc["rope, pi", 512].error == pytest.approx(half)
     assert gains.loc["rope, ntk", 512]["mean"] == -math.inf
     text = extension_table(rows)
     assert "gain over cropping" in text and f"{np.mean(by_hand):.4f}" in text
+    assert "with fewer than three seeds" in text and f"{half:.4f}" in text
+    assert text.endswith("rope, pi at 128, rope, pi at 256, rope, pi at 512")
+    text = extension_table(rows[rows.extend != "pi"])
+    assert text.endswith("better than cutting the text to L, by more than ±: nothing")
+    text = extension_table(rows[rows.seed == 1])
+    assert text.count("±: half") == 1 and "seeds " not in text.splitlines()[2]
 
 
 # ---- formats and files
@@ -441,7 +554,7 @@ def test_a_table_in_latex_gives_paired_differences_to_the_first_scheme():
     nats = rows[(rows.protocol == "fixed_targets") & (rows.length == 512)].set_index("seed")
     of = {label: of_label.nats for label, of_label in nats.groupby("label")}
     difference = (of["rope | nope"] - of["alibi"]).mean()
-    assert f"rope | nope minus alibi at 512, paired over seeds: {difference:+.4f} ±" in tex
+    assert f"% at N = 512 rope | nope is higher than alibi by {difference:.4f} ±" in tex
 
 
 def test_a_note_of_one_run_is_left_out_where_several_are_shown():
@@ -469,7 +582,7 @@ def test_a_table_in_latex_has_means_and_intervals():
             mean = f"{nats.mean():.3f}"
             expected.append(rf"{mean} $\pm$ {half:.3f}")
         assert lines[name] == " & ".join(expected) + " \\\\"
-    assert "n/a \\\\" in lines["learned"] and "t-interval" in tex
+    assert lines["learned"].endswith("&  \\\\") and "t-interval over seeds" in tex
     ours = records.rename(rows, "alibi=ALiBi <ours>")
     assert "ALiBi <ours> & " in tables(ours, "tex", (512, 128))
     assert "\\pm" not in tables(seeds(2), "tex").split("tabular")[1]  # of two seeds
@@ -685,6 +798,17 @@ def test_report_prints_draws_and_lists(out, capsys, monkeypatch):
     with pytest.raises(UserError, match="no run in empty"):
         (out / "empty").mkdir()
         run_report(capsys, monkeypatch, "empty")
+
+
+def test_report_shows_the_protocol_asked_for(out, capsys, monkeypatch):
+    words = ["out/a", "out/b", "--protocols=nonoverlapping", "--out=papers.svg"]
+    text = run_report(capsys, monkeypatch, *words)
+    assert "; nonoverlapping by test length N" in text and "fixed_targets" not in text
+    means = [f"{one.records[-1].nats:.4f}" for one in (result("alibi"), result("rope"))]
+    assert all(mean in text for mean in means)
+    assert "loss (nonoverlapping), nats per byte" in (out / "papers.svg").read_text()
+    with pytest.raises(UserError, match="protocols: only fixed_targets, windowed, nonoverl.* were"):
+        run_report(capsys, monkeypatch, "out/a", "--protocols=recall")
 
 
 def test_rows_are_loaded_once_from_whatever_names_them(out):

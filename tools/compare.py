@@ -3,10 +3,9 @@
     python -m tools.compare [alibi nope randomized drope]
     python -m tools.compare alibi --rows=out/ablate-.../rows.csv.xz      your own runs
 
-A difference is taken within each seed. Its interval is Student's at 95 % over seeds, joined (root
-of the sum of squares) with that over the blocks of the test text, which all seeds share. A claim is
-reproduced or contradicted if the whole interval lies on one side of its limit, else undecided, as
-with fewer than three seeds.
+A difference is taken within each seed, with the interval of tables.statistics.paired_over_seeds. A
+claim is reproduced or contradicted if the whole interval lies on one side of its limit, else
+undecided, as with fewer than three seeds.
 """
 
 import argparse
@@ -18,7 +17,7 @@ import pandas as pd
 
 from common.errors import UserError, run_program
 from tables.records import load_rows
-from tables.statistics import half_interval
+from tables.statistics import paired_over_seeds
 
 FOLDER = Path(__file__).resolve().parents[1] / "results/paper"
 LETTERS = 20  # of the words trained on, which "1 L" is in exact_match
@@ -38,17 +37,6 @@ def select(rows: pd.DataFrame, scheme: str, length: float, protocol: str) -> pd.
     return found.block_nats
 
 
-def difference(left: pd.Series, right: pd.Series) -> tuple[float, float]:
-    """Mean of left - right over the seeds of both, and half of its interval."""
-    seeds = left.index.intersection(right.index)
-    blocks = np.array([np.subtract(left[seed], right[seed]) for seed in seeds])  # (seeds, blocks)
-    over_seeds = half_interval(pd.Series(blocks.mean(axis=1)))
-    over_text = 0.0  # of a share of words it is in the seeds' spread
-    if blocks.shape[1] > 1:
-        over_text = half_interval(pd.Series(blocks.mean(axis=0)))
-    return blocks.mean(), np.hypot(over_seeds, over_text)
-
-
 def verdict(claim: dict, mean: float, half: float) -> str:
     """Whether mean ± half lies on the claim's side of its limit, on the other, or on both."""
     if "not_tested" in claim:
@@ -66,11 +54,13 @@ def print_paper(paper: dict, rows: pd.DataFrame) -> None:
     """Print a paper's numbers beside ours, and a line for each claim."""
     protocol = paper["protocol"]
     unit = "share right" if protocol == "exact_match" else "nats"
-    print(f"\n{paper['title']}; ours: {protocol}, {unit}")
+    print(f"\n{paper['title']}; ours: {protocol}")
     for scheme, length, theirs in paper["table"]:
         found = select(rows, scheme, length, protocol)
-        ours = f"{np.mean(found.tolist()):.3f}" if len(found) else "not measured"
-        print(f"  {scheme} at {length} L: theirs {theirs}, ours {ours}")
+        ours = "not measured"
+        if len(found):
+            ours = f"{np.mean(found.tolist()):.3f} {unit} (seeds: {len(found)})"
+        print(f"  {scheme} at {length} L: theirs {theirs} {paper['unit']}, ours {ours}")
     for claim in paper["claims"]:
         of_claim = claim.get("protocol", protocol)
         left = select(rows, *claim["left"], of_claim)
@@ -78,7 +68,9 @@ def print_paper(paper: dict, rows: pd.DataFrame) -> None:
         if left.index.intersection(right.index).empty:
             print(f"not measured  {claim['says']}")
             continue
-        mean, half = difference(left, right)
+        mean, half, _, n_seeds = paired_over_seeds(left, right)
+        if n_seeds < 3:
+            half = np.nan
         print(f"{verdict(claim, mean, half):13} {mean:+.3f} ± {half:.4f}  {claim['says']}")
 
 
