@@ -1,0 +1,124 @@
+"""Pictures of schemes: the numbers drawn are those of the papers' formulas, and all can be drawn."""
+
+import re
+import sys
+
+import numpy as np
+import oracles
+import PIL.Image
+import pytest
+import torch
+from conftest import SIZE, call
+from oracles import ORACLES, C, D, H
+from scipy.special import softmax
+from test_schemes import CATALOGUE, MENTIONS, build
+
+import train
+from run.load import load_run
+from tools import docs, explain, picture
+
+N = 9
+
+
+def drawn_by_formula(text):
+    """The scores and weights (H, N) of the last query by distance, from the papers' formulas."""
+    scheme = build(text).pos
+    parameters = next(iter(scheme.pieces.values())).named_parameters()
+    parts = ORACLES[text]({name: p.detach().double().numpy() for name, p in parameters})
+    ids = [parts["ids"](n, N) if "ids" in parts else n for n in range(N)]
+    signs = torch.randint(2, (C,), generator=torch.Generator().manual_seed(0)).numpy() * 2.0 - 1
+    x = np.tile(signs, (N, 1))
+    if "embed" in parts:
+        x = parts["embed"](ids, [46] + 8 * [48])
+        x = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5)
+    heads = x.reshape(N, D, H).transpose(2, 0, 1) / D**0.25
+    scores = oracles.logits(parts, heads, heads, x, ids)[:, -1]
+    by = parts.get("weights", lambda head, row: softmax(row))
+    weights = np.array([by(head, row) for head, row in enumerate(scores)])
+    return scores[:, ::-1], weights[:, ::-1]
+
+
+# the oracles of bipe and of units in images are for another text
+@pytest.mark.parametrize("text", [m for m in MENTIONS if not re.search("bipe|unit", m)])
+def test_scores_and_weights_are_those_of_the_formula(text):
+    look = picture.look_at(build(text).pos.float(), 0, N)
+    scores, weights = drawn_by_formula(text)
+    ours = look[picture.SCORE].double().numpy()
+    np.testing.assert_allclose(ours, scores - scores[:, :1], atol=2e-4)
+    shares = look[picture.WEIGHT].double().numpy()
+    np.testing.assert_allclose(shares, weights / weights.max(1, keepdims=True), atol=2e-4)
+
+
+def test_masks_and_temperatures_are_those_of_the_formula():
+    look = picture.look_at(build("rope + window(size=3, sinks=1) + logn").pos, 0, 20)
+    i, j = np.indices((16, 16))  # 2 L
+    assert (look[picture.SEEN].numpy() == ((j <= i) & ((i - j < 3) | (j < 1)))).all()
+    expected = np.log(np.arange(1, 21)) / np.log(8)
+    np.testing.assert_allclose(look[picture.FACTOR].numpy(), expected[None], atol=1e-6)
+    assert {picture.SEEN, picture.FACTOR}.isdisjoint(picture.look_at(build("rope").pos, 0, 20))
+
+
+def test_each_scheme_has_its_panel_in_the_page_of_schemes():
+    path = docs.ROOT / "docs/schemes.png"
+    assert path.stat().st_size < 400_000
+    names = PIL.Image.open(path).info["Title"].split()  # else: python -m tools.docs
+    assert sorted(names) == CATALOGUE.schemes
+    for name in names:
+        lines = docs.lines_of(name)
+        assert lines.min() >= 0 and abs(lines.max() - 1) < 1e-6 and len(lines) in (1, 4), name
+
+
+def explained(monkeypatch, capsys, *words):
+    monkeypatch.setattr(sys, "argv", ["explain", "--block_size=64", "--n_embd=64", *words])
+    explain.main()
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["png", "pdf", "svg"])
+def test_a_picture_is_written(monkeypatch, capsys, tmp_path, kind):
+    path = tmp_path / f"folder/one.{kind}"
+    text = explained(monkeypatch, capsys, "alibi", "rope", "+", "logn", "yarn", f"--out={path}")
+    assert f"drawn in {path}" in text and path.stat().st_size > 5000
+    assert " head     1     8     64\n    1 -0.25 -2.00 -16.00\n" in text
+    for title in ("alibi", "rope + logn", "rope, extended by yarn"):
+        assert f"\n{title}: score by distance" in text
+
+
+def test_a_bias_that_is_almost_nothing_looks_so(monkeypatch, capsys, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from posenc import Piece, alibi_slopes\n\n\nclass Weak(Piece):\n"
+        "    def __init__(self, shape):\n        super().__init__()\n"
+        "        self.register_buffer('slopes', alibi_slopes(shape.n_head), persistent=False)\n\n"
+        "    def bias(self, h, i, j):\n        return -self.slopes[h] * (i - j + 1).log()\n"
+    )
+    figures = []
+    monkeypatch.setattr(picture, "save_figure", lambda figure, path: figures.append(figure))
+    words = ["weak", "nope | alibi", f"--pos_file={file}", "--out=x.png"]
+    assert " -0.17 -0.55 -1.04\n" in explained(monkeypatch, capsys, *words)
+    scores = figures[0].axes[0]
+    assert len(figures[0].axes) == 6 and scores.get_ylim() == (-2.0, 0.2)
+    ends = [line.get_ydata()[64] for line in scores.lines[:4]]
+    assert ends[0] == pytest.approx(-1.0436, abs=1e-4)
+    assert figures[0].axes[4].get_ylim()[0] == -8  # lower ones hide a key
+
+
+def test_a_run_is_drawn_as_trained(monkeypatch, capsys, here, tmp_path):
+    words = [*SIZE, "--pos=t5(buckets=4, max_distance=8) + fox", "--n_layer=2", "--out_dir=run"]
+    assert call(train, *words, "--learning_rate=0.1") == 0
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "argv", ["explain", "run", "--out=run.svg"])
+    assert explain.main() is None
+    text = capsys.readouterr().out
+    scheme = load_run("run").model.pos
+    table = scheme.pieces["0_t5"].table.detach()
+    assert table.abs().max() > 0.01
+    for layer in range(2):  # each has its own gates
+        title = f"t5(buckets=4, max_distance=8) + fox, layer {layer}"
+        part = text.partition(f"{title}: score by distance")[2]
+        numbers = [float(x) for x in part.split("\n")[3].split()]
+        gate = scheme.pieces[f"1_fox_layer{layer}"]
+        signs = torch.randint(2, (16,), generator=torch.Generator().manual_seed(0)) * 2.0 - 1
+        decay = gate.features(signs)[0].item()
+        assert numbers[:2] == [1, pytest.approx((table[1] - table[0])[0].item() + decay, abs=6e-3)]
+    assert "layer 1</text>" in (tmp_path / "run.svg").read_text(encoding="utf-8")
