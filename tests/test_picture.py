@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import oracles
+import pandas as pd
 import PIL.Image
 import pytest
 import torch
@@ -13,8 +14,12 @@ from oracles import ORACLES, C, D, H
 from scipy.special import softmax
 from test_schemes import CATALOGUE, MENTIONS, build
 
+import report
 import train
+from measure import diagnose
 from run.load import load_run
+from tables import figures as figures_of_tests
+from tables.records import Result, load_rows, rename, select
 from tools import docs, explain, picture
 
 N = 9
@@ -122,3 +127,55 @@ def test_a_run_is_drawn_as_trained(monkeypatch, capsys, here, tmp_path):
         decay = gate.features(signs)[0].item()
         assert numbers[:2] == [1, pytest.approx((table[1] - table[0])[0].item() + decay, abs=6e-3)]
     assert "layer 1</text>" in (tmp_path / "run.svg").read_text(encoding="utf-8")
+
+
+# ---- figures of tests
+
+
+def selected(*labels):
+    rows = load_rows([docs.ROOT / "results/seven"])
+    return select(rows[rows.label.isin(labels)])
+
+
+def test_labels_of_lengths_do_not_run_into_each_other(monkeypatch, tmp_path):
+    rows = rename(selected("alibi", "rope"), "rope=rope(base=500000)")
+    figures = []
+    write = figures_of_tests.save_figure
+    monkeypatch.setattr(
+        figures_of_tests, "save_figure", lambda figure, path: figures.append(figure)
+    )
+    figures_of_tests.plot_rows(rows, "x.png", [3.25, 2.2])
+    write(figures[0], tmp_path / "small.png")
+    labels = [x for x in figures[0].axes[0].get_xticklabels() if x.get_visible()]
+    assert [x.get_text() for x in labels] == ["64", "256", "1024", "4096"]
+    boxes = [x.get_window_extent() for x in labels]
+    assert all(a.x1 < b.x0 for a, b in zip(boxes, boxes[1:], strict=False))
+    figures_of_tests.plot_rows(rows, "x.png")
+    write(figures[1], tmp_path / "large.png")
+    assert all(x.get_visible() for x in figures[1].axes[0].get_xticklabels())
+
+
+def test_the_lengths_of_a_report_are_those_of_its_figure(monkeypatch, capsys):
+    drawn = []
+    monkeypatch.setattr(report, "plot_rows", lambda rows, *_: drawn.append(set(rows.length)))
+    path = str(docs.ROOT / "results/seven")
+    for words in ([], ["--eval_lengths=128,1024"]):
+        assert call(report, path, "--out=x.png", *words) == 0
+    assert drawn == [{64, 128, 256, 512, 1024, 2048, 4096}, {128, 1024}]
+
+
+def test_a_diagnosis_is_drawn_with_units_and_errors(monkeypatch, tmp_path):
+    figures = []
+    monkeypatch.setattr(diagnose, "save_figure", lambda figure, path: figures.append(figure))
+    index = pd.Index([1, 2, 4], name="keys")
+    samples = {name: np.random.rand(3, 5) for name in ("entropy", "distance", "first 4")}
+    frame = diagnose.with_errors(samples, index)
+    finding = ("attention", frame, "", "share of the weight")
+    diagnose.report([finding], tmp_path, Result("rope", 1, 2, 9, {}), "tiny")
+    shares, nats = figures[0].axes
+    assert (shares.get_xlabel(), shares.get_ylabel()) == ("keys, tokens", "share of the weight")
+    assert nats.get_ylabel() == "entropy, nats"
+    for axes, name in ((shares, "first 4"), (nats, "entropy")):
+        (bars,) = axes.containers
+        heights = [np.diff(bar[:, 1])[0] for bar in bars.lines[2][0].get_segments()]
+        np.testing.assert_allclose(heights, 2 * frame[f"{name} ±"])
