@@ -16,6 +16,7 @@ from test_schemes import CATALOGUE, MENTIONS, build
 
 import report
 import train
+from common.errors import UserError
 from measure import diagnose
 from run.load import load_run
 from tables import figures as figures_of_tests
@@ -89,6 +90,11 @@ def test_a_picture_is_written(monkeypatch, capsys, tmp_path, kind):
         assert f"\n{title}: score by distance" in text
 
 
+def test_a_run_that_is_not_there_is_a_sentence(monkeypatch, capsys):
+    with pytest.raises(UserError, match="out/none.config.json is missing"):
+        explained(monkeypatch, capsys, "out/none")
+
+
 def test_a_bias_that_is_almost_nothing_looks_so(monkeypatch, capsys, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
@@ -119,7 +125,7 @@ def test_a_run_is_drawn_as_trained(monkeypatch, capsys, here, tmp_path):
     table = scheme.pieces["0_t5"].table.detach()
     assert table.abs().max() > 0.01
     for layer in range(2):  # each has its own gates
-        title = f"t5(buckets=4, max_distance=8) + fox, layer {layer}"
+        title = f"t5(buckets=4, max_distance=8) + fox (for one content), layer {layer}"
         part = text.partition(f"{title}: score by distance")[2]
         numbers = [float(x) for x in part.split("\n")[3].split()]
         gate = scheme.pieces[f"1_fox_layer{layer}"]

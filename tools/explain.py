@@ -1,4 +1,4 @@
-"""Explain a position expression: what it is, which layers it acts in, how far each pair rotates.
+"""Explain position expressions: what they are, where they act, what they do to scores, drawn too.
 
     python -m tools.explain 'rope + alibi'                        a scheme
     python -m tools.explain 'yarn(factor=8)' --block_size=512     an extension, of rope or of --pos
@@ -11,8 +11,8 @@ FOLDER may also be a config.json, or a name such as HuggingFaceTB/SmolLM-135M: w
 5.23 makes of its positions, and which keys it does not read. If there are such, the exit status
 is 1, and 2 if it cannot be read.
 
-Scores by distance are those of a query for keys that are all alike. In a softmax a weight is e to
-its score: 0.1 more or less is hardly felt, and a key at -8 is hidden.
+Scores by distance are those of a query for keys that are all alike; heads that do the same are
+listed once. A weight is e to its score: 0.1 more or less is hardly felt, a key at -8 is hidden.
 
 The table has a line for each pair of columns that a rotary scheme rotates. A pair that completes a
 turn within the training length L (block_size) sees every angle in training; a slower pair reaches
@@ -164,11 +164,16 @@ def print_scores(
 ) -> None:
     """Print the scores by distance of each kind of layer, and add what is drawn of it to `looks`.
 
-    A trained layer is of a kind of its own if its numbers are.
+    A trained layer is of a kind of its own if its numbers are. Texts are as long as 256 MiB of keys
+    allow.
     """
+    shape = scheme.shape
+    length = min(length, 2**26 // (shape.n_head * max(1, shape.turned_width)))
     for layer, keys in enumerate(scheme.layers):
         pieces = [scheme.pieces[key] for key in keys]
         title = " + ".join(x.text for x in mentions_in(scheme.expression.pattern, layer))
+        if any(piece.score or piece.features for piece in pieces):
+            title += " (for one content)"
         if scheme.extend_text:
             title += f", extended by {scheme.extend_text}"
         if is_trained and any(piece.per_layer for piece in pieces):
@@ -182,6 +187,7 @@ def print_scores(
                 look[PAIRS] = pair_table(scheme, piece, length)
         distances = [8**n for n in range(8) if 8**n < length]
         frame = pd.DataFrame(look[SCORE][:, distances], columns=distances)
+        frame = frame.round(2).drop_duplicates()
         frame.insert(0, "head", frame.index + 1)
         print(f"\n{title}: score by distance, less that of the query's own token\n")
         print(frame.to_string(index=False, float_format="%.2f"))
@@ -218,7 +224,7 @@ def main() -> int | None:
     for text in texts or [""]:
         if text and (Path(text).is_file() or is_huggingface(text)):
             return explain_model(text, settings)
-        if text and Path(text).exists():
+        if text.startswith("out/") or text and Path(text).exists():
             run = load_run(text, "cpu", "float32", settings.pos_file)
             print(run)
             scheme = run.model.pos

@@ -14,7 +14,7 @@ from tables.figures import new_figure, save_figure
 
 # the panels of a picture, by their y labels
 SCORE = "score, less that of\nthe query's own token"
-WEIGHT = "attention weight,\nas a share of the largest"
+WEIGHT = "attention weight, as a\nshare of the largest"
 SEEN = "query"
 PAIRS = "wavelength, tokens"
 FACTOR = "factor of all scores"
@@ -31,11 +31,12 @@ def look_at(scheme: Scheme, layer: int, length: int) -> Look:
     """What positions do in a layer, in a text of N = `length` tokens that are all alike.
 
     SCORE and WEIGHT (H, N) are the last query's, by the distance of the key; scores are -inf where
-    it is not seen. SEEN (2 L, 2 L) is the mask and FACTOR (H or 1, N) the temperature, if there is
-    one. Queries and keys are one vector, which scores 1 with itself. Where positions are embedded,
-    each is the vector of its position alone.
+    it is not seen. If there are any, SEEN is the mask of up to 2 L tokens, of which 256 to 511 are
+    shown, and FACTOR (H or 1, N) the temperature. Queries and keys are one vector, which scores 1
+    with itself. Where positions are embedded, each is the vector of its position alone.
     """
     shape = scheme.shape
+    width = max(1, shape.turned_width)
     index = torch.arange(length)
     ids = scheme.ids(index, length)
     plan = scheme.plans(index, ids, length, length, Options())[scheme.plan_keys[layer]]
@@ -48,7 +49,6 @@ def look_at(scheme: Scheme, layer: int, length: int) -> Look:
     if embedded is not None:
         x = torch.nn.functional.layer_norm(embedded.expand_as(x), x.shape[-1:])
     # (1, H, N, D): a head has every H-th column, of fast and of slow sinusoids
-    width = max(1, shape.turned_width)
     columns = torch.arange(shape.n_head * width) % shape.width
     k = x[..., columns].unflatten(-1, (width, -1)).movedim(-1, 1) / width**0.25
     q = k[:, :, -1:]
@@ -63,7 +63,8 @@ def look_at(scheme: Scheme, layer: int, length: int) -> Look:
     )
     look = {SCORE: scores - scores[:, :1], WEIGHT: weights / weights.amax(-1, keepdim=True)}
     if plan.masks:
-        places = index[: 2 * shape.first_length]
+        size = min(2 * shape.first_length, length)
+        places = index[: size : max(1, size // 256)]
         look[SEEN] = sees(plan, places[:, None], places)
     if plan.temperature is not None:
         look[FACTOR] = plan.temperature.view(-1, length)
@@ -76,7 +77,7 @@ def draw_lines(axes: Any, lines: Tensor, first: int, trained: int) -> None:
     for head, line in enumerate(lines):
         axes.plot(range(first, first + len(line)), line, color=colors(head / len(lines)))
     axes.set_xscale("log", base=2)
-    axes.set_xlim(left=1)
+    axes.set_xlim(1, lines.shape[1])
     axes.minorticks_off()
     axes.axvline(trained, color="0.35", linestyle="--")
 
@@ -93,7 +94,8 @@ def draw(looks: dict[str, Look], trained: int, path: str) -> None:
         for panel, axes in zip(look, row, strict=False):
             axes.set(xlabel=X_LABELS.get(panel, "distance, tokens"), ylabel=panel)
             if panel == SEEN:
-                axes.imshow(look[SEEN], cmap="Greys", vmax=1.3)
+                size = min(2 * trained, look[WEIGHT].shape[1])
+                axes.imshow(look[SEEN], cmap="Greys", vmax=1.3, extent=(0, size, size, 0))
                 axes.axhline(trained, color="0.35", linestyle="--")
             elif panel == PAIRS:
                 pairs = look[PAIRS]
@@ -102,10 +104,11 @@ def draw(looks: dict[str, Look], trained: int, path: str) -> None:
                 axes.scatter(pairs.index, pairs["wavelength at N"], 30, "none", edgecolors=colors)
                 axes.set_yscale("log", base=2)
                 axes.axhline(trained, color="0.35", linestyle="--")
-                axes.yaxis.set_major_formatter("{x:g}")
+                axes.yaxis.set_major_formatter("{x:,.0f}")
             else:
                 draw_lines(axes, look[panel], panel == FACTOR, trained)
-                axes.xaxis.set_major_formatter("{x:g}")
+                axes.xaxis.set_major_formatter("{x:,.0f}")
+                axes.set_ylim(0)
             if panel == SCORE:  # e^-8 is no weight; a bias that is almost nothing should look so
                 finite = look[SCORE][look[SCORE].isfinite()]
                 axes.set_ylim(max(-8, min(-2, finite.min())), max(0.2, finite.max()))
