@@ -90,6 +90,13 @@ def test_a_picture_is_written(monkeypatch, capsys, tmp_path, kind):
         assert f"\n{title}: score by distance" in text
 
 
+def test_layers_that_differ_are_drawn_apart(monkeypatch, capsys):
+    text = explained(monkeypatch, capsys, "rope", "--extend=none | pi(factor=4)")
+    assert text.count("score by distance") == 2
+    assert "\nrope: score" in text and "\nrope, extended by pi(factor=4): score" in text
+    assert explained(monkeypatch, capsys, "--pos=fox").count("score by distance") == 1  # untrained
+
+
 def test_a_run_that_is_not_there_is_a_sentence(monkeypatch, capsys):
     with pytest.raises(UserError, match="out/none.config.json is missing"):
         explained(monkeypatch, capsys, "out/none")
@@ -118,21 +125,23 @@ def test_a_run_is_drawn_as_trained(monkeypatch, capsys, here, tmp_path):
     words = [*SIZE, "--pos=t5(buckets=4, max_distance=8) + fox", "--n_layer=2", "--out_dir=run"]
     assert call(train, *words, "--learning_rate=0.1") == 0
     capsys.readouterr()
-    monkeypatch.setattr(sys, "argv", ["explain", "run", "--out=run.svg"])
+    words = ["explain", "run", "t5(buckets=4, max_distance=8) + fox", "--out=run.svg"]
+    monkeypatch.setattr(sys, "argv", words)
     assert explain.main() is None
     text = capsys.readouterr().out
     scheme = load_run("run").model.pos
     table = scheme.pieces["0_t5"].table.detach()
     assert table.abs().max() > 0.01
     for layer in range(2):  # each has its own gates
-        title = f"t5(buckets=4, max_distance=8) + fox (for one content), layer {layer}"
+        title = f"run: t5(buckets=4, max_distance=8) + fox (for one content), layer {layer}"
         part = text.partition(f"{title}: score by distance")[2]
         numbers = [float(x) for x in part.split("\n")[3].split()]
         gate = scheme.pieces[f"1_fox_layer{layer}"]
         signs = torch.randint(2, (16,), generator=torch.Generator().manual_seed(0)) * 2.0 - 1
         decay = gate.features(signs)[0].item()
         assert numbers[:2] == [1, pytest.approx((table[1] - table[0])[0].item() + decay, abs=6e-3)]
-    assert "layer 1</text>" in (tmp_path / "run.svg").read_text(encoding="utf-8")
+    drawn = (tmp_path / "run.svg").read_text(encoding="utf-8")
+    assert "layer 1</text>" in drawn and ">t5(buckets=4, max_distance=8) + fox (for" in drawn
 
 
 # ---- figures of tests

@@ -41,7 +41,7 @@ from run.huggingface import is_huggingface
 from run.load import load_run
 from run.positions import pattern_of, read_positions
 from scheme import Catalogue, Scheme, extended_ids, mentions_in, options_of, parse
-from tools.picture import PAIRS, SCORE, Look, draw, look_at
+from tools.picture import PAIRS, SCORE, Looks, draw, look_at
 
 VERDICTS = Path(__file__).resolve().parents[1] / "results/verdicts.toml"
 
@@ -155,33 +155,37 @@ def explain_model(name: str, settings: ExplainSettings) -> int:
         print_rotary(scheme, length)
         print_scores(scheme, length, looks)
     if settings.out:
-        draw(looks, first, settings.out)
+        draw(looks, settings.out)
     return 1 if found.ignored else 0
 
 
-def print_scores(
-    scheme: Scheme, length: int, looks: dict[str, Look], is_trained: bool = False
-) -> None:
+def print_scores(scheme: Scheme, length: int, looks: Looks, run: str = "") -> None:
     """Print the scores by distance of each kind of layer, and add what is drawn of it to `looks`.
 
-    A trained layer is of a kind of its own if its numbers are. Texts are as long as 256 MiB of keys
-    allow.
+    In a run, layers with pieces of their own are kinds of their own. Texts are as long as 256 MiB
+    of keys allow.
     """
     shape = scheme.shape
     length = min(length, 2**26 // (shape.n_head * max(1, shape.turned_width)))
+    extended = parse(scheme.extend_text or "none")
     for layer, keys in enumerate(scheme.layers):
         pieces = [scheme.pieces[key] for key in keys]
-        title = " + ".join(x.text for x in mentions_in(scheme.expression.pattern, layer))
+        title, extension = (
+            " + ".join(mention.text for mention in mentions_in(expression.pattern, layer))
+            for expression in (scheme.expression, extended)
+        )
+        if extension != "none":
+            title += f", extended by {extension}"
         if any(piece.score or piece.features for piece in pieces):
             title += " (for one content)"
-        if scheme.extend_text:
-            title += f", extended by {scheme.extend_text}"
-        if is_trained and any(piece.per_layer for piece in pieces):
-            title += f", layer {layer}"
+        if run:
+            title = f"{run}: {title}"
+            if any(piece.per_layer for piece in pieces):
+                title += f", layer {layer}"
         if title in looks:
             continue
         look = look_at(scheme, layer, length)
-        looks[title] = look
+        looks[title] = shape.first_length, look
         for piece in pieces:
             if isinstance(piece, Rotary):
                 look[PAIRS] = pair_table(scheme, piece, length)
@@ -224,7 +228,8 @@ def main() -> int | None:
     for text in texts or [""]:
         if text and (Path(text).is_file() or is_huggingface(text)):
             return explain_model(text, settings)
-        if text.startswith("out/") or text and Path(text).exists():
+        is_run = text.startswith("out/") or text and Path(text).exists()
+        if is_run:
             run = load_run(text, "cpu", "float32", settings.pos_file)
             print(run)
             scheme = run.model.pos
@@ -234,6 +239,7 @@ def main() -> int | None:
                 kind = Catalogue(settings.pos_file).find(parse(text).mentions[0].name)
                 changed["extend" if issubclass(kind, Extension) else "pos"] = text
             config = replace(settings, **changed).gpt(vocab_size=256)
+            torch.manual_seed(0)
             scheme = GPT(config, settings.pos_file).pos
             for warning in examine(config, settings.pos_file):
                 print(f"warning: {warning}", file=sys.stderr)
@@ -246,9 +252,9 @@ def main() -> int | None:
         print(f"{scheme.text}, trained at L = {trained}\n{scheme.describe()}")
         print_pieces(scheme)
         print_rotary(scheme, length)
-        print_scores(scheme, length, looks, Path(text).exists())
+        print_scores(scheme, length, looks, text if is_run else "")
     if settings.out:
-        draw(looks, trained, settings.out)
+        draw(looks, settings.out)
         print(f"drawn in {settings.out}")
 
 

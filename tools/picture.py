@@ -20,10 +20,11 @@ PAIRS = "wavelength, tokens"
 FACTOR = "factor of all scores"
 X_LABELS = {SEEN: "key, dark if seen", PAIRS: "pair of columns", FACTOR: "position of the query"}
 CAPTION = """All tokens are alike, and score 1 before positions act; turning takes a share of any
-score. Lines are heads, the first dark. Dashed: L, the training length. Red: pairs that meet angles
-never seen; rings: in longer texts. What is done to vectors, values and outputs is not drawn."""
+score. Lines are heads, the first dark; without a run, as they begin. Dashed: the training length.
+Red: pairs that meet angles never seen; rings: in longer texts. Vectors and outputs are not drawn."""
 
 Look = dict[str, Any]  # numbers by panel
+Looks = dict[str, tuple[int, Look]]  # by title: L, the length first trained at, and the numbers
 
 
 @torch.no_grad()
@@ -82,12 +83,12 @@ def draw_lines(axes: Any, lines: Tensor, first: int, trained: int) -> None:
     axes.axvline(trained, color="0.35", linestyle="--")
 
 
-def draw(looks: dict[str, Look], trained: int, path: str) -> None:
-    """Draw a row of panels for each title, of schemes first trained at L = `trained`."""
-    most = max(map(len, looks.values()))
+def draw(looks: Looks, path: str) -> None:
+    """Draw a row of panels for each title."""
+    most = max(len(look) for _, look in looks.values())
     figure = new_figure((3.4 * most, 2.4 * len(looks) + 0.6))
     grid = figure.subplots(len(looks), most, squeeze=False)
-    for (title, look), row in zip(looks.items(), grid, strict=True):
+    for (title, (trained, look)), row in zip(looks.items(), grid, strict=True):
         row[0].set_title(textwrap.shorten(title, 45 * most), loc="left")
         for axes in row[len(look) :]:
             axes.set_axis_off()
