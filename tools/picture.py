@@ -4,7 +4,6 @@ import textwrap
 from dataclasses import replace
 from typing import Any
 
-import matplotlib
 import torch
 from torch import Tensor
 
@@ -21,7 +20,7 @@ FACTOR = "factor of all scores"
 X_LABELS = {SEEN: "key, dark if seen", PAIRS: "pair of columns", FACTOR: "position of the query"}
 CAPTION = """All tokens are alike, and score 1 before positions act; turning takes a share of any
 score. Lines are heads, the first dark; without a run, as they begin. Dashed: the training length.
-Red: pairs that meet angles never seen; rings: in longer texts. Vectors and outputs are not drawn."""
+Red: pairs that meet unseen angles; rings: in longer texts. Vectors and outputs are not drawn."""
 
 Look = dict[str, Any]  # numbers by panel
 Looks = dict[str, tuple[int, Look]]  # by title: L, the length first trained at, and the numbers
@@ -68,13 +67,15 @@ def look_at(scheme: Scheme, layer: int, length: int) -> Look:
         places = index[: size : max(1, size // 256)]
         look[SEEN] = sees(plan, places[:, None], places)
     if plan.temperature is not None:
-        look[FACTOR] = plan.temperature.view(-1, length)
+        look[FACTOR] = plan.temperature.reshape(-1, length)
     return look
 
 
 def draw_lines(axes: Any, lines: Tensor, first: int, trained: int) -> None:
     """Draw a line for each head, (H, N), at `first`, `first` + 1 ... on a logarithmic axis."""
-    colors = matplotlib.colormaps["viridis"]
+    from matplotlib import colormaps  # slow
+
+    colors = colormaps["viridis"]
     for head, line in enumerate(lines):
         axes.plot(range(first, first + len(line)), line, color=colors(head / len(lines)))
     axes.set_xscale("log", base=2)
