@@ -1,7 +1,7 @@
 # make train          train config/alibi.py, then test it long
 # make train CONFIG=config/rope.py ARGS="--seed=3"
 # make test           the test suite;  make test-slow: the long tests
-# make docs           write docs/schemes.md and docs/settings.md again
+# make docs           write docs/schemes.md, its picture and docs/settings.md again
 # make gpu            tests, bench and six schemes at 124M on a GPU: results/gpu, out/gpu
 # make gpu-board CELL=rope    a scheme of the board at 124M, nine minutes at a time
 CONFIG ?= config/alibi.py

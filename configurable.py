@@ -35,6 +35,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Tokens = Annotated[Count, Field(ge=2)]
 Lengths = tuple[Tokens, ...]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+FigureFile = Annotated[str, Field(pattern=r"^$|\.(png|pdf|svg)$")]
 # names of settings that have no effect if another one has this value
 WITHOUT_EFFECT = (
     ("warmup_iters lr_decay_iters min_lr", "decay_lr", False),
@@ -322,9 +323,7 @@ class MeasureSettings(TestSettings, ComputeSettings):
 class TableSettings(Settings):
     """How tables and figures of runs are written."""
 
-    out: Annotated[str, Field(pattern=r"^$|\.(png|pdf|svg)$")] = setting(
-        "", "figure of several runs: .png, .pdf or .svg", "output"
-    )
+    out: FigureFile = setting("", "figure of several runs: .png, .pdf or .svg", "output")
     format: Literal["text", "md", "tex", "csv", "json"] = setting(
         "text", "of the table: text, md, tex; csv and json give the rows", "output"
     )
@@ -338,7 +337,9 @@ class ReportSettings(TableSettings):
     show: Literal["tests", "training", "settings"] = setting(
         "tests", "tests, training (loss by tokens) or settings (for an appendix)", "output"
     )
-    eval_lengths: Lengths = setting((), "test lengths of the table (by default all)", "output")
+    eval_lengths: Lengths = setting(
+        (), "test lengths of table and figure (by default all)", "output"
+    )
     protocols: tuple[str, ...] = setting(
         (), "what is shown, as in nonoverlapping (by default fixed_targets)", "output"
     )

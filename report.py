@@ -167,6 +167,7 @@ def main() -> None:
     print(tables.tables(rows, settings.format, settings.eval_lengths, settings.protocols))
     if settings.out and is_csv:  # all rows are printed, those of one corpus are drawn
         rows = records.select(rows, settings.dataset)
+    rows = rows[rows.length.isin(settings.eval_lengths or rows.length)]
     if settings.out and plot_rows(rows, settings.out, size, settings.protocols):
         print(f"drawn in {settings.out}", file=sys.stderr)  # the table may go to a file
 

@@ -25,7 +25,7 @@ from tables.records import Result
 TEXTS = 16  # whose attention is measured, and which are continued
 SEED = 1337
 REPEATED = 4  # tokens of the n-grams that are looked for
-Finding = tuple[str, pd.DataFrame, str]  # title, numbers by an index, what the columns mean
+Finding = tuple[str, pd.DataFrame, str, str]  # title, numbers by an index, notes, what is drawn
 
 
 def with_errors(samples: dict[str, np.ndarray], index: pd.Index) -> pd.DataFrame:
@@ -79,7 +79,7 @@ attended  the sum of the weights: 1 for a softmax, less beside a sink and its li
     names = ("entropy", "distance", "beyond L", "first 4", "attended")
     samples = dict(zip(names, columns.T, strict=True))  # (lines, texts) each
     frame = with_errors(samples, pd.Index(ends, name="keys"))
-    return f"attention in texts of {n} tokens", frame, note
+    return f"attention in texts of {n} tokens", frame, note, "share of the weight"
 
 
 def far_shuffled(score: Callable[..., np.ndarray], lengths: list[int]) -> Finding:
@@ -97,7 +97,8 @@ N     rise of the loss, nats, in texts of N tokens; 0 where nothing is shuffled"
     for n in lengths:
         nats = score(n, n)  # nothing is shuffled
         columns[f"N = {n}"] = np.stack([score(n, tokens) - nats for tokens in kept])
-    return "far text shuffled", with_errors(columns, pd.Index(kept, name="kept")), note
+    frame = with_errors(columns, pd.Index(kept, name="kept"))
+    return "far text shuffled", frame, note, "rise of the loss, nats"
 
 
 def repetition(text: list[int], size: int) -> list[float]:
@@ -125,7 +126,8 @@ real      the same of the text as it was"""
         shares = [repetition(text, size) for text in batch[:, length:].tolist()]
         samples[title] = np.array(shares).T  # (windows, texts)
     starts = pd.RangeIndex(length, n - size + 1, size, name="from")
-    return "repetition in text continued at temperature 1", with_errors(samples, starts), note
+    frame = with_errors(samples, starts)
+    return "repetition in text continued at temperature 1", frame, note, "share of the 4-grams"
 
 
 def report(findings: list[Finding], folder: Path, about: Result, dataset: str) -> None:
@@ -135,13 +137,18 @@ def report(findings: list[Finding], folder: Path, about: Result, dataset: str) -
     """
     figure = new_figure((4.5 * len(findings), 4))
     content = []
-    for number, (title, frame, note) in enumerate(findings, 1):
+    for number, (title, frame, note, label) in enumerate(findings, 1):
         print(f"\n{tables.show(title, frame, note.splitlines())}")
         rows = json.loads(frame.reset_index().to_json(orient="records"))
         content.append({"title": title, "rows": rows})
         axes = figure.add_subplot(1, len(findings), number, title=title)
-        means = frame.filter(regex="[^±]$").drop(columns="distance", errors="ignore")
-        means.plot(ax=axes, marker=".", logx=True)
+        frame = frame.drop(columns=["distance", "distance ±"], errors="ignore")
+        means = frame.filter(regex="[^±]$")
+        errors = frame.filter(regex="±$").set_axis(means.columns, axis="columns")
+        means.plot(ax=axes, yerr=errors, marker=".", logx=True, secondary_y=["entropy"])
+        axes.set(xlabel=f"{frame.index.name}, tokens", ylabel=label)
+        if "entropy" in means:
+            axes.right_ax.set_ylabel("entropy, nats")
         axes.set_xticks(means.index, means.index)
         axes.minorticks_off()
         axes.axvline(about.block_size, color="0.35", linestyle="--")
@@ -149,4 +156,4 @@ def report(findings: list[Finding], folder: Path, about: Result, dataset: str) -
     del run["records"]
     write_json(folder / "diagnose.json", run | {"findings": content})
     save_figure(figure, folder / "diagnose.png")
-    print(f"drawn in {folder}/diagnose.png; dashed: L, the training length")
+    print(f"drawn in {folder}/diagnose.png; dashed: L; bars: standard errors")

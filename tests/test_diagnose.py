@@ -41,7 +41,7 @@ def test_statistics_are_those_worked_out_by_hand(pos, nothing):
     """ALiBi in one layer, every weight in plain floats; a sink weighs as much as a score of 0."""
     model = gpt(pos, n_layer=1)
     texts = tokens(2, 40)
-    title, frame, note = diagnose.attention_of(model, texts, L)
+    title, frame, note, _ = diagnose.attention_of(model, texts, L)
     assert list(frame.index) == [1, 2, 4, 8, 16, 32, 40] and "40" in title and "entropy" in note
     expected = np.zeros((2, 5, 2, 40))  # text, statistic, head, query
     for number, text in enumerate(texts):
@@ -80,7 +80,7 @@ def test_every_scheme_is_looked_at_and_left_as_it_was(pos, extend):
     model = gpt(pos, extend)
     texts = tokens(2, 4 * L)
     before = model(texts, texts)[0]
-    _, frame, _ = diagnose.attention_of(model, texts, L)
+    _, frame, *_ = diagnose.attention_of(model, texts, L)
     assert torch.equal(model(texts, texts)[0], before)
     assert (frame["entropy"] <= np.log(frame.index) + 1e-5).all()
     assert frame["first 4"].between(0, 1 + 1e-5).all()
@@ -91,12 +91,12 @@ def test_every_scheme_is_looked_at_and_left_as_it_was(pos, extend):
 @torch.no_grad()
 def test_a_window_reads_nothing_beyond_and_nope_of_equal_keys_reads_evenly():
     model = gpt("nope + window(size=5)")
-    _, frame, _ = diagnose.attention_of(model, tokens(2, 4 * L), L)
+    _, frame, *_ = diagnose.attention_of(model, tokens(2, 4 * L), L)
     assert (frame["beyond L"] == 0).all() and (frame["distance"] < 5).all()
     model = gpt("nope")
     for block in model.h:
         block.attn.c_attn.weight.zero_()
-    _, frame, _ = diagnose.attention_of(model, tokens(2, 4 * L), L)
+    _, frame, *_ = diagnose.attention_of(model, tokens(2, 4 * L), L)
     last = frame.loc[4 * L]
     keys = np.arange(2 * L + 1, 4 * L + 1)
     assert last["entropy"] == pytest.approx(np.log(keys).mean(), rel=1e-5)
@@ -109,7 +109,7 @@ def test_far_shuffled_is_what_the_loss_rises_by():
         lost = 0.5 if kept < min(40, length) else 0.0
         return np.array([1.0, 2.0, 3.0]) + lost
 
-    _, frame, _ = diagnose.far_shuffled(score, [L, 4 * L])
+    _, frame, *_ = diagnose.far_shuffled(score, [L, 4 * L])
     assert (frame[f"N = {L}"] == np.where(frame.index < L, 0.5, 0.0)).all()
     assert (frame[f"N = {4 * L}"] == np.where(frame.index < 40, 0.5, 0.0)).all()
     assert list(frame.index) == [2, 4, 8, 16, 32]

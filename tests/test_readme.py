@@ -243,6 +243,10 @@ def test_a_page_of_the_board_has_the_numbers_of_its_rows(page, table, base):
     text = page.read_text(encoding="utf-8")
     for line in board.show(numbers, base).splitlines():
         assert line in text
+    if page.name == "README.md" and page.parent.name == "board":
+        assert f"{board.first_five(numbers)}\n" in text
+        place = [text.index(f"\n| {label} | ") for label in ("kerple", "alibi", "t5", "rope")]
+        assert place == sorted(place)  # by their rise
     assert board.compare(numbers[numbers.seed == 3], base).empty  # no p of one shared seed
 
 

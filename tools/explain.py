@@ -1,13 +1,18 @@
-"""Explain a position expression: what it is, which layers it acts in, how far each pair rotates.
+"""Explain position expressions: what they are, where they act, what they do to scores, drawn too.
 
     python -m tools.explain 'rope + alibi'                        a scheme
     python -m tools.explain 'yarn(factor=8)' --block_size=512     an extension, of rope or of --pos
     python -m tools.explain 'mine + rope' --pos_file=mine.py      a scheme of your own
+    python -m tools.explain alibi kerple --out=compared.png       drawn: .png, .pdf or .svg
+    python -m tools.explain out/RUN --out=trained.png             a run, as it is trained
     python -m tools.explain FOLDER --length=131072                a model of Hugging Face
 
 FOLDER may also be a config.json, or a name such as HuggingFaceTB/SmolLM-135M: what transformers
 5.23 makes of its positions, and which keys it does not read. If there are such, the exit status
 is 1, and 2 if it cannot be read.
+
+Scores by distance are those of a query for keys that are all alike; heads that do the same are
+listed once. A weight is e to its score: 0.1 more or less is hardly felt, a key at -8 is hidden.
 
 The table has a line for each pair of columns that a rotary scheme rotates. A pair that completes a
 turn within the training length L (block_size) sees every angle in training; a slower pair reaches
@@ -27,14 +32,16 @@ import pandas as pd
 import torch
 
 from common.errors import UserError, run_program
-from configurable import ModelSettings, Tokens, configure, setting
+from configurable import FigureFile, ModelSettings, Tokens, configure, setting
 from data.download import model_folder
 from measure.examine import examine
 from model import GPT
 from posenc import Extension, Rotary, Shape, methods_of, scheme_name
 from run.huggingface import is_huggingface
+from run.load import load_run
 from run.positions import pattern_of, read_positions
-from scheme import Catalogue, Scheme, extended_ids, options_of, parse
+from scheme import Catalogue, Scheme, extended_ids, mentions_in, options_of, parse
+from tools.picture import PAIRS, SCORE, Looks, draw, look_at
 
 VERDICTS = Path(__file__).resolve().parents[1] / "results/verdicts.toml"
 
@@ -47,6 +54,7 @@ class ExplainSettings(ModelSettings):
     length: Tokens | None = setting(
         None, "test length in tokens, else 8 L (of a model: its longest)", "test"
     )
+    out: FigureFile = setting("", "picture of what it does: .png, .pdf or .svg", "output")
 
 
 def verdicts(name: str) -> list[str]:
@@ -96,9 +104,9 @@ def print_rotary(scheme: Scheme, length: int) -> None:
         print(f"cosines and sines x {factor:.4f}: products of turned columns x {factor**2:.4f}")
 
 
-def explain_model(name: str, length: int | None) -> int:
-    """Explain the positions of a config.json, or of the model of a folder or name, for texts of
-    `length` tokens, by default as long as it was trained.
+def explain_model(name: str, settings: ExplainSettings) -> int:
+    """Explain the positions of a config.json, or of the model of a folder or name, by default for
+    texts as long as it was trained at.
 
     Returns the exit status: 1 if keys have no effect, 2 if it cannot be read.
     """
@@ -111,6 +119,7 @@ def explain_model(name: str, length: int | None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     first = found.first_length
+    looks = {}
     print(f"{path}: of type {found.kind}, read as transformers 5.23 reads it")
     print(f"pos     {pattern_of([x.pos or '(no attention)' for x in found.layers])}")
     print(f"extend  {pattern_of([x.extend or 'none' for x in found.layers])}")
@@ -139,37 +148,59 @@ def explain_model(name: str, length: int | None) -> int:
                 print(f"past {first} tokens the frequencies change {when}")
         for piece in [*scheme.pieces.values(), *scheme.extensions.values()]:
             if piece.temperature:
-                last = piece.temperature(torch.tensor([(length or found.length) - 1.0]))
+                last = piece.temperature(torch.tensor([(settings.length or found.length) - 1.0]))
                 print(f"{scheme_name(piece)}: all scores x {float(last):.4f} at the last position")
         extended = round(first * (scheme.factor(found.length) or 1))
-        print_rotary(scheme, length or max(found.length, extended))
+        length = settings.length or max(found.length, extended)
+        print_rotary(scheme, length)
+        print_scores(scheme, length, looks)
+    if settings.out:
+        draw(looks, settings.out)
     return 1 if found.ignored else 0
 
 
-def main() -> int | None:
-    """Describe an expression or a model, and print the pairs of columns that it rotates."""
-    settings, words = configure(ExplainSettings, sys.argv[1:], __doc__)
-    if len(words) == 1 and (Path(words[0]).exists() or is_huggingface(words[0])):
-        return explain_model(words[0], settings.length)
-    if words:
-        text = " ".join(words)
-        kind = Catalogue(settings.pos_file).find(parse(text).mentions[0].name)
-        name = "extend" if issubclass(kind, Extension) else "pos"
-        settings = replace(settings, **{name: text})
-    config = settings.gpt(vocab_size=256)
-    scheme = GPT(config, settings.pos_file).pos
-    for warning in examine(config, settings.pos_file):
-        print(f"warning: {warning}", file=sys.stderr)
-    print(
-        "checked: causal, independent of other texts in the batch, finite, every parameter trained"
-    )
-    length = settings.length or min(8 * config.block_size, scheme.limit or 2**24)
-    print(f"{scheme.text}, trained at L = {config.block_size}\n{scheme.describe()}")
-    pieces = list(scheme.extensions.values())
-    if not words or not pieces:  # of a recipe, both
-        pieces = [*scheme.pieces.values(), *pieces]
-    pieces = {type(piece): piece for piece in pieces}
-    for cls, piece in pieces.items():
+def print_scores(scheme: Scheme, length: int, looks: Looks, run: str = "") -> None:
+    """Print the scores by distance of each kind of layer, and add what is drawn of it to `looks`.
+
+    In a run, layers with pieces of their own are kinds of their own. Texts are as long as 256 MiB
+    of keys allow.
+    """
+    shape = scheme.shape
+    length = min(length, 2**26 // (shape.n_head * max(1, shape.turned_width)))
+    extended = parse(scheme.extend_text or "none")
+    for layer, keys in enumerate(scheme.layers):
+        pieces = [scheme.pieces[key] for key in keys]
+        title, extension = (
+            " + ".join(mention.text for mention in mentions_in(expression.pattern, layer))
+            for expression in (scheme.expression, extended)
+        )
+        if extension != "none":
+            title += f", extended by {extension}"
+        if any(piece.score or piece.features for piece in pieces):
+            title += " (for one content)"
+        if run:
+            title = f"{run}: {title}"
+            if any(piece.per_layer for piece in pieces):
+                title += f", layer {layer}"
+        if title in looks:
+            continue
+        look = look_at(scheme, layer, length)
+        looks[title] = shape.first_length, look
+        for piece in pieces:
+            if isinstance(piece, Rotary):
+                look[PAIRS] = pair_table(scheme, piece, length)
+        distances = [8**n for n in range(8) if 8**n < length]
+        frame = pd.DataFrame(look[SCORE][:, distances], columns=distances)
+        frame = frame.round(2).drop_duplicates()
+        frame.insert(0, "head", frame.index + 1)
+        print(f"\n{title}: score by distance, less that of the query's own token\n")
+        print(frame.to_string(index=False, float_format="%.2f"))
+
+
+def print_pieces(scheme: Scheme) -> None:
+    """Print what each piece is, with its verdicts, options, methods and parameters."""
+    pieces = [*scheme.extensions.values(), *scheme.pieces.values()]
+    for cls, piece in {type(piece): piece for piece in pieces}.items():
         options = []
         for name, (_, default) in options_of(cls).items():
             options.append(name if default is ... else f"{name}={default}")
@@ -182,7 +213,49 @@ def main() -> int | None:
         print(f"options: {', '.join(options) or 'none'}")
         print(f"methods: {', '.join(methods) or 'none'}")
         print(f"parameters: {', '.join(parameters) or 'none'}")
-    print_rotary(scheme, length)
+
+
+def main() -> int | None:
+    """Describe expressions, a run or a model, and print and draw what they do to scores."""
+    settings, words = configure(ExplainSettings, sys.argv[1:], __doc__)
+    texts = []
+    for word in words:
+        if texts and (word[0] in "+|" or texts[-1][-1] in "+|"):  # not quoted
+            texts[-1] += f" {word}"
+        else:
+            texts.append(word)
+    looks = {}
+    for text in texts or [""]:
+        if text and (Path(text).is_file() or is_huggingface(text)):
+            return explain_model(text, settings)
+        is_run = text.startswith("out/") or text and Path(text).exists()
+        if is_run:
+            run = load_run(text, "cpu", "float32", settings.pos_file)
+            print(run)
+            scheme = run.model.pos
+        else:
+            changed = {}
+            if text:
+                kind = Catalogue(settings.pos_file).find(parse(text).mentions[0].name)
+                changed["extend" if issubclass(kind, Extension) else "pos"] = text
+            config = replace(settings, **changed).gpt(vocab_size=256)
+            torch.manual_seed(0)
+            scheme = GPT(config, settings.pos_file).pos
+            for warning in examine(config, settings.pos_file):
+                print(f"warning: {warning}", file=sys.stderr)
+            print(
+                "checked: causal, independent of other texts in the batch, finite, "
+                "every parameter trained"
+            )
+        trained = scheme.shape.first_length
+        length = settings.length or min(8 * trained, scheme.limit or 2**24)
+        print(f"{scheme.text}, trained at L = {trained}\n{scheme.describe()}")
+        print_pieces(scheme)
+        print_rotary(scheme, length)
+        print_scores(scheme, length, looks, text if is_run else "")
+    if settings.out:
+        draw(looks, settings.out)
+        print(f"drawn in {settings.out}")
 
 
 if __name__ == "__main__":
