@@ -33,7 +33,7 @@ from measure.tester import Tester
 from model import GPT
 from optimizer import configure_optimizers, forget_parameters, get_lr
 from run import load
-from run.folder import RunFolder, new_config, run_folder
+from run.folder import RunFolder, lock_folder, new_config, run_folder
 from run.load import Run
 from run.log import Log
 from scheme import Scheme, canonical_extend, parse
@@ -427,6 +427,12 @@ def main() -> None:
     compute = device.pick(s.device, dtype, s.batch_size * s.block_size, s.n_embd)
     with init_processes(s.backend, compute) as processes, errors_named(s.pos_file):
         result = folder.finished_result()
+        waited = False
+        if processes.is_master and result is None and folder.path.exists():
+            waited = lock_folder(folder.path, s.wait)
+        if processes.highest(int(waited)):  # the program that has ended may have saved
+            folder = RunFolder.open(s)
+            result = folder.finished_result()
         if result is None:
             with device.memory_advice("lower batch_size, or eval_lengths if training is done"):
                 run = start_run(s, folder, source, compute, processes)
