@@ -41,7 +41,8 @@ from tables.figures import plot_run
 from tables.records import Result, update_result
 from tables.tables import run_table
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # schedulers send the last one
+# schedulers send SIGUSR1 or SIGUSR2 as a warning
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 # seconds in which further signals repeat the first: Slurm sends SIGTERM to the job and to its step,
 # torchrun passes on a Ctrl-C that the terminal has sent to all
 REPEATS_S = 5
@@ -245,8 +246,8 @@ def estimate_loss(run: Run) -> float:
 def train(run: Run, processes: Processes, log: Log) -> None:
     """Train to the last step; log, validate and save on the way.
 
-    The first SIGINT (Ctrl-C), SIGTERM or SIGUSR1 saves after the current step and ends the program;
-    the same command resumes from there. A second Ctrl-C, or another signal seconds later, ends it
+    The first of SIGNALS, such as Ctrl-C, saves after the current step and ends the program; the
+    same command resumes from there. A second Ctrl-C, or another signal seconds later, ends it
     at once, which is safe: a checkpoint appears whole or not at all. A test on the way is finished
     first. In the test that follows, Ctrl-C is handled by `run_program`.
     """

@@ -144,6 +144,7 @@ def last_saved() -> int:
         (signal.SIGTERM, 0.001, 7),  # Slurm's two
         (signal.SIGTERM, 0.5, 7),
         (signal.SIGUSR1, 0.5, 7),
+        (signal.SIGUSR2, 0, 7),  # submitit's
         (signal.SIGINT, 0.001, 7),  # a terminal's, and the same one passed on by torchrun
         (signal.SIGINT, train.CTRL_C_REPEATS_S + 0.1, 4),  # Ctrl-C, pressed again
     ],
