@@ -466,10 +466,11 @@ def main() -> int:
     finished = {str(cell.folder): cell.label for cell in cells if cell.is_finished()}
     for cell in cells:  # those that failed in other shares
         if str(cell.folder) not in finished and cell.failure.exists():
-            failures.setdefault(cell.name, cell.failure.read_text(encoding="utf-8"))
+            failures[cell.name] = cell.failure.read_text(encoding="utf-8")
     if not finished or len(finished) + len(failures) < len(cells):  # other shares have the rest
-        counts = f"{len(finished)} finished, {len(failures)} failed"
-        print(f"no table yet: {counts} of {len(cells)} cells")
+        print(
+            f"no table yet: {len(finished)} of {len(cells)} cells finished, {len(failures)} failed"
+        )
         return code
 
     rows = records.select(records.load_rows(finished))

@@ -76,12 +76,12 @@ def lock_folder(folder: Path, wait: int = 1) -> bool:
         lock.acquire(blocking=False)
     waits = not lock.is_locked
     if waits:
-        said = f"{folder} is in use by another program"
-        print(f"{said}: waiting for its end, at most {wait} s", flush=True)
-        with contextlib.suppress(Timeout):
+        in_use = f"{folder} is in use by another program"
+        print(f"{in_use}: waiting for its end, at most {wait} s", flush=True)
+        try:
             lock.acquire(timeout=wait)
-        if not lock.is_locked:
-            raise UserError(f"{said}; wait until it ends")
+        except Timeout:
+            raise UserError(f"{in_use}; wait until it ends") from None
     LOCKS.append(lock)
     for path in folder.glob(".*.new"):  # half written by a process that was killed
         path.unlink()

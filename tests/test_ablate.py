@@ -273,7 +273,7 @@ def test_a_comparison_is_made_once_and_goes_on(monkeypatch, capsys):
     Path("mine.py").write_text(DIP)
     words = ("nope", "dip", "--pos_file=mine.py", "--seeds=1", "--out_dir=both")
     assert compare(monkeypatch, *words, "--only=1/2") == 0
-    assert "no table yet: 1 finished, 0 failed of 2 cells" in capsys.readouterr().out
+    assert "no table yet: 1 of 2 cells finished, 0 failed" in capsys.readouterr().out
     assert compare(monkeypatch, *words) == 0
     said = capsys.readouterr().out
     assert "cells: 2, finished: 1" in said
@@ -336,7 +336,7 @@ def test_the_last_share_names_a_cell_that_failed_in_another(monkeypatch, capsys,
     with monkeypatch.context() as patch:
         patch.setattr(ablate, "TRAIN", folder / "fails.py")
         assert compare(patch, *words, "--only=2/2") == 1
-    assert "no table yet: 0 finished, 1 failed of 2 cells" in capsys.readouterr().out
+    assert "no table yet: 0 of 2 cells finished, 1 failed" in capsys.readouterr().out
     assert compare(monkeypatch, *words, "--only=1/2") == 1
     assert "\nwithout rope, seed 1: error: it is broken (see out" in capsys.readouterr().out
     # it is tried again
