@@ -183,7 +183,9 @@ def test_a_run_waits_for_a_program_that_is_still_saving_it(
     with monkeypatch.context() as patch:
         patch.setattr(train, "get_lr", get_lr)
         child = child_of(*WORDS, "--out_dir=run")
+    end = time.monotonic() + 60
     while not Path("saving").exists():
+        assert time.monotonic() < end, "the other program does not save"
         time.sleep(0.01)
     assert run(*WORDS, "--out_dir=run") == 0
     assert exit_code(child) == 128 + signal.SIGTERM
