@@ -86,6 +86,11 @@ class Cell:
         """The path of its run folder, as train.py chooses it."""
         return run_folder(self.settings)
 
+    @property
+    def failure(self) -> Path:
+        """A file that says why its training failed, if it did; other shares read it too."""
+        return self.folder / "failed.txt"
+
     def open(self) -> RunFolder:
         """Its run folder as it is now."""
         return RunFolder.open(replace(self.settings, overwrite=False))
@@ -255,8 +260,8 @@ def train_cells(cells: list[Cell], jobs: int, dtype: str = "auto") -> dict[str, 
     """Train and test the cells that are not finished, `jobs` at a time; print a line for each.
     Returns {name of a cell: why it failed}.
 
-    SIGINT (Ctrl-C), SIGTERM and SIGUSR1 are passed on to the running cells, which save and end;
-    then SystemExit is raised.
+    Ctrl-C and the other SIGNALS are passed on to the running cells, which save and end; then
+    SystemExit is raised.
     """
     waiting = [cell for cell in cells if not cell.is_finished()]
     failures = {}
@@ -276,6 +281,7 @@ def train_cells(cells: list[Cell], jobs: int, dtype: str = "auto") -> dict[str, 
             return
         started = time.monotonic()
         cell.folder.mkdir(parents=True, exist_ok=True)
+        cell.failure.unlink(missing_ok=True)
         child = start_training(cell, dtype, threads)
         children.append(child)
         if caught:  # a signal came while the child was being started
@@ -288,6 +294,7 @@ def train_cells(cells: list[Cell], jobs: int, dtype: str = "auto") -> dict[str, 
             outcome = ", ".join(f"{name} {x:.4f}" for name, x in summary.items())
         else:
             failures[cell.name] = f"{last or child.returncode} (see {cell.folder}/train.log)"
+            cell.failure.write_text(failures[cell.name], encoding="utf-8")
             outcome = f"failed: {failures[cell.name]}"
         number = f"[{cells.index(cell) + 1}/{len(cells)}]"
         tqdm.write(f"{number} {cell.name}: {outcome} ({time.monotonic() - started:.0f} s)")
@@ -425,10 +432,16 @@ def main() -> int:
     n_finished = sum(cell.is_finished() for cell in to_do)
     print(f"cells: {len(to_do)}, finished: {n_finished}; the comparison goes to {folder}")
     failures = train_cells(to_do, settings.jobs, dtype)
+    code = int(bool(failures))
     finished = {str(cell.folder): cell.label for cell in cells if cell.is_finished()}
+    for cell in cells:  # those that failed in other shares
+        if str(cell.folder) not in finished and cell.failure.exists():
+            failures[cell.name] = cell.failure.read_text(encoding="utf-8")
     if not finished or len(finished) + len(failures) < len(cells):  # other shares have the rest
-        print(f"no table yet: {len(finished)} of {len(cells)} cells finished")
-        return int(bool(failures))
+        print(
+            f"no table yet: {len(finished)} of {len(cells)} cells finished, {len(failures)} failed"
+        )
+        return code
 
     rows = records.select(records.load_rows(finished))
     rows["label"] = rows.run.map(finished)

@@ -246,6 +246,9 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
         (), "steps after which to run the final test too", "output"
     )
     log_interval: Count = setting(20, "steps between log lines", "output")
+    wait: NonNegativeInt = setting(
+        60, "seconds to wait for a program that still uses the run folder", "machine"
+    )
     compile: bool = setting(True, "torch.compile, where there is a compiler", "machine")
     deterministic: bool = setting(
         False, "GPU runs repeatable to the bit, where possible", "machine"

@@ -33,7 +33,7 @@ from measure.tester import Tester
 from model import GPT
 from optimizer import configure_optimizers, forget_parameters, get_lr
 from run import load
-from run.folder import RunFolder, new_config, run_folder
+from run.folder import RunFolder, lock_folder, new_config, run_folder
 from run.load import Run
 from run.log import Log
 from scheme import Scheme, canonical_extend, parse
@@ -41,7 +41,8 @@ from tables.figures import plot_run
 from tables.records import Result, load_result
 from tables.tables import run_table
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # schedulers send the last one
+# schedulers send SIGUSR1 or SIGUSR2 as a warning
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 # seconds in which further signals repeat the first: Slurm sends SIGTERM to the job and to its step,
 # torchrun passes on a Ctrl-C that the terminal has sent to all
 REPEATS_S = 5
@@ -246,8 +247,8 @@ def estimate_loss(run: Run) -> float:
 def train(run: Run, processes: Processes, log: Log) -> None:
     """Train to the last step; log, validate and save on the way.
 
-    The first SIGINT (Ctrl-C), SIGTERM or SIGUSR1 saves after the current step and ends the program;
-    the same command resumes from there. A second Ctrl-C, or another signal seconds later, ends it
+    The first of SIGNALS, such as Ctrl-C, saves after the current step and ends the program; the
+    same command resumes from there. A second Ctrl-C, or another signal seconds later, ends it
     at once, which is safe: a checkpoint appears whole or not at all. A test on the way is finished
     first. In the test that follows, Ctrl-C is handled by `run_program`.
     """
@@ -433,6 +434,12 @@ def main() -> None:
     compute = device.pick(s.device, dtype, s.batch_size * s.block_size, s.n_embd)
     with init_processes(s.backend, compute) as processes, errors_named(s.pos_file):
         result = folder.finished_result()
+        waited = False
+        if processes.is_master and result is None and folder.path.exists():
+            waited = lock_folder(folder.path, s.wait)
+        if processes.highest(int(waited)):  # the program that has ended may have saved
+            folder = RunFolder.open(s)
+            result = folder.finished_result()
         if result is None:
             with device.memory_advice("lower batch_size, or eval_lengths if training is done"):
                 run = start_run(s, folder, source, compute, processes)

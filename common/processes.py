@@ -1,4 +1,4 @@
-"""Several processes that train one run, as started by torchrun."""
+"""Several processes that train one run, as started by torchrun or srun (docs/cluster.md)."""
 
 import contextlib
 import os
@@ -87,7 +87,7 @@ def errors_of_others() -> Iterator[None]:
 
 @contextlib.contextmanager
 def init_processes(backend: str, compute: Compute) -> Iterator[Processes]:
-    """Join the other processes that torchrun started; ALONE if there are none.
+    """Join the other processes, of which the environment tells as torchrun sets it; ALONE if not.
 
     Only the first process prints to standard output. UserError if another one ends early.
     """
@@ -109,7 +109,7 @@ def init_processes(backend: str, compute: Compute) -> Iterator[Processes]:
     except (RuntimeError, ValueError) as error:
         raise UserError(
             f"backend={backend} could not bring {size} processes together ({error!s:.200}): "
-            "check the addresses that torchrun was given"
+            "check MASTER_ADDR and MASTER_PORT, or the addresses that torchrun was given"
         ) from error
     try:
         with errors_of_others(), contextlib.ExitStack() as stack:

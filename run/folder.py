@@ -64,20 +64,28 @@ def run_folder(s: TrainSettings) -> Path:
     return Path("out", name)
 
 
-def lock_folder(folder: Path) -> None:
+def lock_folder(folder: Path, wait: int = 1) -> bool:
     """Lock a folder, which is made if necessary, against other programs until this process ends.
 
-    UserError if another program has locked it. A process may lock a folder more than once.
+    A process may lock a folder more than once. Returns whether it had to wait for another program,
+    which may have written there. UserError if that has not ended after `wait` seconds.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / ".lock", timeout=1, is_singleton=True)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise UserError(f"{folder} is in use by another program; wait until it ends") from None
+    lock = FileLock(folder / ".lock", is_singleton=True)
+    with contextlib.suppress(Timeout):
+        lock.acquire(blocking=False)
+    waits = not lock.is_locked
+    if waits:
+        in_use = f"{folder} is in use by another program"
+        print(f"{in_use}: waiting for its end, at most {wait} s", flush=True)
+        try:
+            lock.acquire(timeout=wait)
+        except Timeout:
+            raise UserError(f"{in_use}; wait until it ends") from None
     LOCKS.append(lock)
     for path in folder.glob(".*.new"):  # half written by a process that was killed
         path.unlink()
+    return waits
 
 
 def named_folders(typed: list[str]) -> list[str]:

@@ -114,7 +114,7 @@ SIZE = (
     "--max_iters=8 --warmup_iters=2 --eval_interval=4 --log_interval=1 --eval_iters=1 "
     "--eval_lengths=8,16,32 --compile=False --device=cpu --dtype=float32 --examine=False"
 ).split()
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def write_bytes(folder, train, val):

@@ -273,7 +273,7 @@ def test_a_comparison_is_made_once_and_goes_on(monkeypatch, capsys):
     Path("mine.py").write_text(DIP)
     words = ("nope", "dip", "--pos_file=mine.py", "--seeds=1", "--out_dir=both")
     assert compare(monkeypatch, *words, "--only=1/2") == 0
-    assert "no table yet: 1 of 2 cells finished" in capsys.readouterr().out
+    assert "no table yet: 1 of 2 cells finished, 0 failed" in capsys.readouterr().out
     assert compare(monkeypatch, *words) == 0
     said = capsys.readouterr().out
     assert "cells: 2, finished: 1" in said
@@ -328,6 +328,21 @@ def test_a_comparison_is_made_once_and_goes_on(monkeypatch, capsys):
     assert dip.can_resume() and not cell.can_resume()
     (dip.folder / "extrapolation.json").write_text("{")
     assert not dip.can_resume()
+
+
+def test_the_last_share_names_a_cell_that_failed_in_another(monkeypatch, capsys, folder):
+    Path("fails.py").write_text("print('error: it is broken')\nraise SystemExit(1)\n")
+    words = ("nope", "rope", "--seeds=1", "--out_dir=both")
+    with monkeypatch.context() as patch:
+        patch.setattr(ablate, "TRAIN", folder / "fails.py")
+        assert compare(patch, *words, "--only=2/2") == 1
+    assert "no table yet: 0 of 2 cells finished, 1 failed" in capsys.readouterr().out
+    assert compare(monkeypatch, *words, "--only=1/2") == 1
+    assert "\nwithout rope, seed 1: error: it is broken (see out" in capsys.readouterr().out
+    # it is tried again
+    assert compare(monkeypatch, *words, "--only=2/2") == 0
+    assert "without" not in Path("both/table.txt").read_text()
+    assert read_json(Path("both/about.json"))["without"] == {}
 
 
 def test_a_plan_names_the_state_of_each_cell_and_leaves_nothing(monkeypatch, capsys, folder):

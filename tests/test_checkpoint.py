@@ -324,14 +324,17 @@ def test_a_checkpoint_with_code_in_it_is_refused_by_every_program_and_runs_nothi
     assert not Path("evil").exists()
 
 
-def test_a_folder_in_use_is_refused_and_is_free_when_its_program_has_ended(folder: Path):
+def test_a_folder_in_use_is_refused_and_is_free_when_its_program_has_ended(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+):
     program = "import filelock, sys, time\n"
     program += "lock = filelock.FileLock(sys.argv[1]); lock.acquire(); print('locked', flush=True); time.sleep(60)"
     command = [sys.executable, "-c", program, str(folder / ".lock")]
     holder = subprocess.Popen(command, stdout=subprocess.PIPE)
     assert holder.stdout.readline()
     with pytest.raises(UserError, match="in use by another program"):
-        lock_folder(folder)
+        lock_folder(folder, wait=1)
+    assert "in use by another program: waiting for its end, at most 1 s" in capsys.readouterr().out
     holder.kill()
     holder.wait()
     lock_folder(folder)

@@ -146,6 +146,7 @@ def last_saved() -> int:
         (signal.SIGTERM, 0.001, 7),  # Slurm's two
         (signal.SIGTERM, 0.5, 7),
         (signal.SIGUSR1, 0.5, 7),
+        (signal.SIGUSR2, 0, 7),  # submitit's
         (signal.SIGINT, 0.001, 7),  # a terminal's, and the same one passed on by torchrun
         (signal.SIGINT, train.CTRL_C_REPEATS_S + 0.1, 4),  # Ctrl-C, pressed again
     ],
@@ -162,3 +163,33 @@ def test_another_signal_seconds_later_does_not_wait(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(train, "REPEATS_S", 0.1)
     assert signalled_in_a_step(monkeypatch, signal.SIGTERM, 0.2) == 128 + signal.SIGTERM
     assert last_saved() == 4
+
+
+@pytest.mark.usefixtures("here")
+def test_a_run_waits_for_a_program_that_is_still_saving_it(
+    straight: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save = torch.save
+
+    def save_slowly(*args: object) -> None:
+        Path("saving").touch()
+        time.sleep(2)
+        save(*args)
+
+    def get_lr(step: int, s: object) -> float:
+        if step == 6:
+            monkeypatch.setattr(torch, "save", save_slowly)
+            os.kill(os.getpid(), signal.SIGTERM)
+        return optimizer.get_lr(step, s)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "get_lr", get_lr)
+        child = child_of(*WORDS, "--out_dir=run")
+    end = time.monotonic() + 60
+    while not Path("saving").exists():
+        assert time.monotonic() < end, "the other program does not save"
+        time.sleep(0.01)
+    assert run(*WORDS, "--out_dir=run") == 0
+    assert exit_code(child) == 128 + signal.SIGTERM
+    assert "resuming at step 7" in capsys.readouterr().out
+    assert identical(saved("run"), saved(straight)) and metrics("run") == metrics(straight)

@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import numpy as np
 import pandas as pd
@@ -143,6 +144,34 @@ def test_the_scripts_are_bash():
     assert len(scripts) >= 2
     for text in scripts:
         subprocess.run(["bash", "-n"], input=text, encoding="utf-8", check=True)
+
+
+def test_the_script_for_submitit_starts_every_share_once(monkeypatch):
+    (text,) = code(PAGES["cluster.md"], "python")
+    shares = []
+
+    class Popen:
+        def __init__(self, command):
+            assert Path(command[1]) == Path("ablate.py")
+            settings, _ = configurable.configure(configurable.AblateSettings, command[2:])
+            shares.append(settings.only)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+        def wait(self):
+            return 0
+
+    submitit = MagicMock()
+    submitit.helpers.Checkpointable = object
+    submitit.AutoExecutor().map_array = lambda share, numbers: [share(n) for n in numbers]
+    monkeypatch.setitem(sys.modules, "submitit", submitit)
+    monkeypatch.setattr(subprocess, "Popen", Popen)
+    exec(text, {"__name__": "share"})
+    assert shares == [f"{number}/6" for number in range(1, 7)]
 
 
 def test_the_corpus_of_contributing_is_made_and_read(tmp_path):
