@@ -201,7 +201,7 @@ def warn_if_busy(compute: Compute) -> None:
     if compute.kind == "cpu" and torch.get_num_threads() > 1 and load > 1.5 * cores:
         print(
             f"note: {load:.0f} programs share the {cores} cores; threads that wait for each other "
-            "can be far slower than one alone: set OMP_NUM_THREADS=1, or wait"
+            "can be far slower than one alone: set OMP_NUM_THREADS=1 (or OMP_WAIT_POLICY=passive)"
         )
 
 
