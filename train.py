@@ -434,10 +434,11 @@ def main() -> None:
     compute = device.pick(s.device, dtype, s.batch_size * s.block_size, s.n_embd)
     with init_processes(s.backend, compute) as processes, errors_named(s.pos_file):
         result = folder.finished_result()
+        # the program that a scheduler stopped before this one may still be saving
         waited = False
         if processes.is_master and result is None and folder.path.exists():
             waited = lock_folder(folder.path, s.wait)
-        if processes.highest(int(waited)):  # the program that has ended may have saved
+        if processes.highest(int(waited)):
             folder = RunFolder.open(s)
             result = folder.finished_result()
         if result is None:

@@ -81,7 +81,10 @@ def lock_folder(folder: Path, wait: int = 1) -> bool:
         try:
             lock.acquire(timeout=wait)
         except Timeout:
-            raise UserError(f"{in_use}; wait until it ends") from None
+            raise UserError(
+                f"{in_use}; wait until it ends (sample.py may read it, and --test_at=STEP of "
+                "train.py tests on the way)"
+            ) from None
     LOCKS.append(lock)
     for path in folder.glob(".*.new"):  # half written by a process that was killed
         path.unlink()
