@@ -168,7 +168,8 @@ def main() -> None:
     if settings.out and is_csv:  # all rows are printed, those of one corpus are drawn
         rows = records.select(rows, settings.dataset)
     rows = rows[rows.length.isin(settings.eval_lengths or rows.length)]
-    if settings.out and plot_rows(rows, settings.out, size, settings.protocols):
+    rows = rows[rows.protocol.isin(settings.protocols or rows.protocol)]
+    if settings.out and plot_rows(rows, settings.out, size):
         print(f"drawn in {settings.out}", file=sys.stderr)  # the table may go to a file
 
 

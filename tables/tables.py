@@ -77,8 +77,7 @@ def tables(
     """
     if not set(rows.protocol).issuperset(names):
         raise UserError(f"protocols: only {', '.join(rows.protocol.unique())} were tested")
-    if names:
-        rows = rows[rows.protocol.isin(names)]
+    rows = rows[rows.protocol.isin(names or rows.protocol)]
     measured = set(rows.length)
     if not measured.issuperset(lengths):
         raise UserError(f"eval_lengths: only {sorted(measured)} were tested")
@@ -123,8 +122,6 @@ def tables(
         table = table.rename(columns={"stderr": "± stderr", "gain_stderr": "± paired"})
         title = f"{rows.label.iloc[0]} on {title}"
         shown.append(show(title, table, notes, format))
-    elif schemes.empty:  # only protocols that are not compared over seeds
-        shown += [tables(run, format, lengths) for _, run in runs]
     else:
         for protocol, of_protocol in schemes.groupby("protocol", sort=False):
             heading = f"{title}; {protocol} by test length N"
@@ -142,11 +139,12 @@ def legend(rows: pd.DataFrame, table: pd.DataFrame) -> list[str]:
     """The lines that explain the columns of a `length_table` of these rows."""
     lines = []
     for protocol in protocols.PROTOCOLS:
-        lines += [line for column, line in protocol.columns.items() if line and column in table]
-    for protocol in protocols.PROTOCOLS:
-        measured = rows[(rows.protocol == protocol.name) & rows.nats.notna()]
-        if protocol.counted and len(measured):
-            lines.append(protocol.counted.format(n=int(measured.tokens.iloc[0])))
+        n = rows.tokens[rows.protocol == protocol.name].max()
+        lines += [
+            line.format(n=n)
+            for column, line in protocol.columns.items()
+            if line and column in table
+        ]
     return lines
 
 
@@ -166,23 +164,19 @@ def paper_table(schemes: pd.DataFrame, title: str, notes: Iterable[str]) -> str:
     """`over_seeds` in LaTeX as papers print it: a line for each label, a column for each length."""
     means = schemes["mean"].map("{:.3f}".format).replace({"nan": "", "inf": "diverged"})
     halves = schemes.half.map(" ± {:.3f}".format).where(schemes.half.notna(), "")
-    seeds = schemes.groupby("label", sort=False).seeds.max()
     lines = ["± in a cell: half of the 95 % t-interval over seeds, which all read the same text"]
-    lines.append("seeds: " + ", ".join(f"{label} {n}" for label, n in seeds.items()))
     lines += [*verdict(schemes), INTERVAL]
     return show(title, wide(schemes.assign(cells=means + halves), "cells"), [*lines, *notes], "tex")
 
 
 def notes_of(rows: pd.DataFrame) -> list[str]:
     """The lines below a table: the notes of its rows, and why a run has no loss."""
-    shortened = rows[rows.described != ""].drop_duplicates("label")
     reasons = rows[rows.reason != ""].drop_duplicates("run")  # longer texts have no loss either
     notes = rows.assign(note=rows.note.str.split("; ")).explode("note")
     notes = notes[notes.note != ""].drop_duplicates(["run", "note"])
     if rows.run.nunique() > 1:  # a note on one run alone is printed below its own table
         notes = notes[notes.duplicated("note", keep=False)]
-    shortened = shortened.assign(note=shortened.described)
-    notes = pd.concat([shortened, reasons.assign(note=reasons.reason), notes])
+    notes = pd.concat([reasons.assign(note=reasons.reason), notes])
     lines = []
     for note, labels in notes.groupby("note", sort=False).label.unique().items():
         lines.append(f"{', '.join(labels)}: {note}")
@@ -207,6 +201,6 @@ def extension_table(rows: pd.DataFrame) -> str:
     title = f"{rows.pos.iloc[0]} on {rows.dataset.iloc[0]}: gain over cropping to L, nats"
     gains = extension_gains(rows)
     table = seed_tables(gains, title, notes_of(rows), "text")
-    better = gains[gains["mean"] > gains.error]
+    better = gains[(gains["mean"] > gains.error) & (gains.length > rows.block_size.iloc[0])]
     point = ", ".join(better.label + " at " + better.length.map(str))
     return f"{table}\n\nbetter than cutting the text to L, by more than ±: {point or 'nothing'}"
