@@ -148,8 +148,8 @@ def over_seeds(rows: pd.DataFrame, names: Sequence[str] = ()) -> pd.DataFrame:
     """
     compared = rows[rows.protocol.isin(names or compared_protocols())]
     rows = rows if compared.empty else compared
-    is_first = rows.label == rows.label.iloc[0]
-    rows = rows.assign(loss=finite_or_inf(rows), is_first=is_first).set_index([*KEYS, "seed"])
+    rows = rows.assign(loss=finite_or_inf(rows), is_first=rows.label == rows.label.iloc[0])
+    rows = rows.set_index([*KEYS, "seed"])
     count = rows.loss.groupby(KEYS).transform("count")
     rows = rows[count == count.groupby(KEYS[:2]).transform("max")]
     groups = rows.groupby(KEYS, sort=False)
@@ -205,8 +205,8 @@ def extension_gains(rows: pd.DataFrame) -> pd.DataFrame:
     """
     rows = rows[rows.protocol == "fixed_targets"]
     cropped = rows.query("extend == trained_extend and length == block_size")
-    cropped = cropped.assign(label="cropped")
-    table = over_seeds(pd.concat([*(cropped.assign(length=n) for n in set(rows.length)), rows]))
+    cropped = [cropped.assign(label="cropped", length=n) for n in set(rows.length)]
+    table = over_seeds(pd.concat([*cropped, rows]))
     gains = (0 - table.difference).mask(table["mean"] == math.inf, -math.inf)
     return table.assign(mean=gains).query("label != 'cropped'").drop(columns=["sd", "difference"])
 

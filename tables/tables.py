@@ -1,4 +1,4 @@
-"""Tables of records, as text, Markdown, LaTeX, CSV or JSON."""
+"""Tables of records, as text, Markdown, LaTeX or CSV."""
 
 from collections.abc import Iterable, Sequence
 
@@ -35,7 +35,7 @@ def show(
     format: str = "text",
     digits: int = 4,
 ) -> str:
-    """A frame as "text", "md" or "tex" (booktabs) with its title and notes, or as "csv" or "json".
+    """A frame as "text", "md" or "tex" (booktabs) with its title and notes, or as "csv".
 
     An index without a name is left out; a missing number is an empty cell.
     """
@@ -43,8 +43,6 @@ def show(
         frame = frame.reset_index()
     if format == "csv":
         return to_csv(frame)
-    if format == "json":
-        return frame.to_json(orient="records", indent=1)
     numbers = {"na_rep": "", "float_format": f"{{:.{digits}f}}".format}
     if format == "text":
         table = frame.to_string(index=False, **numbers)
@@ -72,7 +70,7 @@ def tables(
     """The tables of selected rows: for one run by length, for several by scheme, over seeds.
 
     `lengths` are those to show, by default all tested lengths, and `names` the protocols. In "tex"
-    the losses are one table, as papers print it. "csv" and "json" give the rows. UserError for a
+    the losses are one table, as papers print it. "csv" gives the rows. UserError for a
     length or a protocol that was not tested.
     """
     if not set(rows.protocol).issuperset(names):
@@ -82,7 +80,7 @@ def tables(
     if not measured.issuperset(lengths):
         raise UserError(f"eval_lengths: only {sorted(measured)} were tested")
     lengths = lengths or measured
-    if format in ("csv", "json"):
+    if format == "csv":
         return show("", rows[rows.length.isin(lengths)], format=format)
     trained = " and ".join(map(str, rows.block_size.unique()))
     where = f"{rows.dataset.iloc[0]}, trained at L = {trained}"

@@ -12,7 +12,6 @@ import argparse
 import tomllib
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from common.errors import UserError, run_program
@@ -37,15 +36,15 @@ def select(rows: pd.DataFrame, scheme: str, length: float, protocol: str) -> pd.
     return pd.DataFrame(found.block_nats.tolist(), found.index)
 
 
-def verdict(claim: dict, mean: float, half: float) -> str:
-    """Whether mean ± half lies on the claim's side of its limit, on the other, or on both."""
+def verdict(claim: dict, pair: pd.Series) -> str:
+    """Whether a `paired_interval` is on the claim's side of its limit, on the other, or on both."""
     if "not_tested" in claim:
         return "not tested"
     if "at_most" in claim:
-        distance = claim["at_most"] - mean
+        distance = claim["at_most"] - pair.difference
     else:
-        distance = mean - claim["at_least"]
-    if np.isnan(half) or abs(distance) < half:
+        distance = pair.difference - claim["at_least"]
+    if pair.shared < 3 or abs(distance) < pair.error:
         return "undecided"
     return "reproduced" if distance > 0 else "contradicted"
 
@@ -69,9 +68,8 @@ def print_paper(paper: dict, rows: pd.DataFrame) -> None:
         if not pair.shared:
             print(f"not measured  {claim['says']}")
             continue
-        half = pair.error if pair.shared >= 3 else np.nan
-        outcome = verdict(claim, pair.difference, half)
-        print(f"{outcome:13} {pair.difference:+.3f} ± {half:.4f}  {claim['says']}")
+        measured = f"{pair.difference:+.3f} ± {pair.error:.4f}"
+        print(f"{verdict(claim, pair):13} {measured}  {claim['says']}")
 
 
 def main() -> None:
