@@ -140,16 +140,16 @@ def over_seeds(rows: pd.DataFrame, names: Sequence[str] = ()) -> pd.DataFrame:
 
     `mean` (inf if a seed diverged), `sd`, and `half`, half of the 95 % t-interval of the mean (NaN
     below three seeds), are over the `seeds`; `stderr_vs_L` and `windows` are those of the first.
-    The difference from the first label has the columns of `paired_interval` (NaN for that itself,
-    and where a seed diverged).
+    The difference from the first label of a protocol has the columns of `paired_interval` (NaN for
+    that itself, and where a seed diverged).
 
     Left out are the lengths at which a label has a loss for fewer seeds than at another: the mean
     would be one of other models than at the next length.
     """
     compared = rows[rows.protocol.isin(names or compared_protocols())]
     rows = rows if compared.empty else compared
-    rows = rows.assign(loss=finite_or_inf(rows), is_first=rows.label == rows.label.iloc[0])
-    rows = rows.set_index([*KEYS, "seed"])
+    is_first = rows.label == rows.groupby("protocol").label.transform("first")
+    rows = rows.assign(loss=finite_or_inf(rows), is_first=is_first).set_index([*KEYS, "seed"])
     count = rows.loss.groupby(KEYS).transform("count")
     rows = rows[count == count.groupby(KEYS[:2]).transform("max")]
     groups = rows.groupby(KEYS, sort=False)
@@ -188,7 +188,7 @@ def verdict(schemes: pd.DataFrame) -> list[str]:
 
 def halving(row: pd.Series) -> str:
     """The larger part of the interval of a line of `over_seeds`, and what makes it half as wide."""
-    if row.over_seeds**2 > row.error**2 / 2:
+    if row.over_seeds > 0.71 * row.error:  # more than half of the sum of squares
         # not four times as many: Student's quantile falls, too
         return f"seeds; {4 * row.shared - 7:.0f} would halve that part"
     if protocols.find_protocol(row.protocol).in_places:

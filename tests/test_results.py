@@ -496,6 +496,11 @@ def test_runs_without_a_common_seed_are_said_to_have_no_difference():
     lines = statistics.verdict(statistics.over_seeds(rows))
     assert lines[0] == "rope: no loss to compare with alibi, of the same seed and length"
     assert lines[1].startswith("at N = 512 nope is ") and lines[0] in tables(rows)
+    # the first is that of the protocol
+    some = rows[(rows.label != "alibi") | (rows.protocol == "fixed_targets")]
+    windowed = statistics.over_seeds(some.assign(seed=1), ["fixed_targets", "windowed"])
+    lines = statistics.verdict(windowed[windowed.protocol == "windowed"])
+    assert len(lines) == 1 and " nope is " in lines[0] and " than rope by " in lines[0]
 
 
 def test_an_extension_gains_over_the_cropped_model_of_the_same_seed():
