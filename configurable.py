@@ -327,8 +327,11 @@ class TableSettings(Settings):
     """How tables and figures of runs are written."""
 
     out: FigureFile = setting("", "figure of several runs: .png, .pdf or .svg", "output")
-    format: Literal["text", "md", "tex", "csv", "json"] = setting(
-        "text", "of the table: text, md, tex; csv and json give the rows", "output"
+    format: Literal["text", "md", "tex", "csv"] = setting(
+        "text", "of the table: text, md, tex; csv gives the rows", "output"
+    )
+    protocols: tuple[str, ...] = setting(
+        (), "what is tested (by default all), or shown, as in fixed_targets,windowed", "test"
     )
 
 
@@ -343,9 +346,6 @@ class ReportSettings(TableSettings):
     eval_lengths: Lengths = setting(
         (), "test lengths of table and figure (by default all)", "output"
     )
-    protocols: tuple[str, ...] = setting(
-        (), "what is shown, as in nonoverlapping (by default fixed_targets)", "output"
-    )
     labels: str = setting("", "LABEL=NAME;... for table and figure, or a file of them", "output")
     size: Annotated[str, Field(pattern=r"^$|^[1-9][0-9]?([.][0-9]+)?x[1-9][0-9]?([.][0-9]+)?$")] = (
         setting("", "WIDTHxHEIGHT of the figure, each 1 to 99 inches, as 3.25x2.2", "output")
@@ -356,9 +356,6 @@ class ReportSettings(TableSettings):
 class EvaluateSettings(TableSettings, LogSettings, MeasureSettings):
     """A test of finished runs. The other arguments are run folders, and extensions to compare."""
 
-    protocols: tuple[str, ...] = setting(
-        (), "what to test, as in fixed_targets,windowed (by default all)", "test"
-    )
     diagnose: bool = setting(False, "instead, find what the model reads and why it fails", "test")
     extend: str | None = setting(
         None,

@@ -153,7 +153,7 @@ def check_seeds(runs: list[Run]) -> None:
 
 def evaluate_extensions(runs: list[Run], texts: list[str], settings: EvaluateSettings) -> str:
     """Test the runs, seeds of one model, with each extension; write table and figure. Returns what
-    is to be printed: the table, or the records if the format is csv or json.
+    is to be printed: the table, or the records if the format is csv.
 
     Without any texts, the extensions are all that fit.
     """

@@ -1,6 +1,6 @@
 """Print and draw what was measured, without testing anything.
 
-    python report.py [FOLDER ...] [--dataset=NAME] [--out=FILE] [--format=text|md|tex|csv|json]
+    python report.py [FOLDER ...] [--dataset=NAME] [--out=FILE] [--format=text|md|tex|csv]
 
     python report.py                                       list the runs in out/
     python report.py out/A out/B                           the tables of these runs
@@ -167,8 +167,9 @@ def main() -> None:
     print(tables.tables(rows, settings.format, settings.eval_lengths, settings.protocols))
     if settings.out and is_csv:  # all rows are printed, those of one corpus are drawn
         rows = records.select(rows, settings.dataset)
-    rows = rows[rows.length.isin(settings.eval_lengths or rows.length)]
-    if settings.out and plot_rows(rows, settings.out, size, settings.protocols):
+    is_shown = rows.length.isin(settings.eval_lengths or rows.length)
+    rows = rows[is_shown & rows.protocol.isin(settings.protocols or rows.protocol)]
+    if settings.out and plot_rows(rows, settings.out, size):
         print(f"drawn in {settings.out}", file=sys.stderr)  # the table may go to a file
 
 

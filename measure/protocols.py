@@ -182,9 +182,9 @@ class Protocol:
     targets: str = ""  # at every length the same, also those of other protocols with this word
     answers: Literal["", "distance", "text"] = ""  # are counted by distance, or by whole text
     over_seeds: bool = False  # its loss is compared over seeds, and drawn
-    # of the table of a run: its columns, each with a line that explains it, or ""
+    # of the table of a run: its columns, each with a line that explains it, or ""; {n} is the
+    # number of targets
     columns: Mapping[str, str] = field(default_factory=dict)
-    counted: str = ""  # a line below that table, with the number {n} of its targets
 
 
 PROTOCOLS = (
@@ -205,8 +205,10 @@ PROTOCOLS = (
         "key_targets",
         chosen=key_targets,
         targets="key",
-        columns={"key_targets": ""},
-        counted="key_targets: the {n} of fixed_targets that far context makes predictable",
+        columns={
+            "key_targets": "key_targets: the {n:.0f} of fixed_targets that far context makes "
+            "predictable"
+        },
     ),
     Protocol(
         "windowed",
@@ -228,7 +230,7 @@ PROTOCOLS = (
             "bits/byte": "bits/byte: of its text alone; end tokens count in neither nats nor bytes",
         },
     ),
-    Protocol("image", over_seeds=True, columns={"image": ""}),
+    Protocol("image", in_places=False, over_seeds=True, columns={"image": ""}),
     Protocol("recall", answers="distance"),
     Protocol("needles", answers="distance"),
     Protocol("exact_match", answers="text"),

@@ -66,13 +66,10 @@ def plot_run(folder: str | Path, result: Result) -> None:
         plot_rows(select(rows_of({str(folder): result})), Path(folder) / "extrapolation.png")
 
 
-def plot_rows(
-    rows: pd.DataFrame, path: str | Path, size: Sequence[float] = (), names: Sequence[str] = ()
-) -> bool:
+def plot_rows(rows: pd.DataFrame, path: str | Path, size: Sequence[float] = ()) -> bool:
     """Draw selected records: the loss by test length, or the share of right answers.
 
-    Of the protocols of these names, by default those that are compared over seeds, the first is
-    drawn.
+    Of several protocols that are compared over seeds, the first is drawn.
 
     Each label has a curve. With `size`, in inches, the figure is for a paper: 8-point text, no
     title, no explanation of bars and lines. Returns False, without a figure, if there is nothing to
@@ -80,7 +77,7 @@ def plot_rows(
     """
     axes = new_figure(size or (9, 5.4)).add_subplot()
     has_answers = not reach.answered(rows).empty
-    curves = draw_answers(axes, rows) if has_answers else draw_losses(axes, rows, names)
+    curves = draw_answers(axes, rows) if has_answers else draw_losses(axes, rows)
     if not curves:
         return False
     axes.set_xscale("log", base=2)
@@ -93,8 +90,7 @@ def plot_rows(
     if size:
         axes.set_xlabel(axes.get_xlabel().partition("\n")[0])
     else:
-        trained = " and ".join(map(str, rows.block_size.unique()))
-        axes.set_title(f"{rows.dataset.iloc[0]}, trained at L = {trained}", pad=20)
+        axes.set_title(f"{rows.dataset.iloc[0]}; dashed: the trained length", pad=20)
     finish(axes, curves, path)
     return True
 
@@ -154,7 +150,7 @@ def style(number: int) -> dict[str, Any]:
     return {"color": COLORS[number % len(COLORS)], "marker": MARKERS[number % len(MARKERS)]}
 
 
-def draw_losses(axes: Any, rows: pd.DataFrame, names: Sequence[str]) -> list[Any]:
+def draw_losses(axes: Any, rows: pd.DataFrame) -> list[Any]:
     """Draw the mean loss over seeds by length, and the loss at L as a dotted line; returns the
     curves.
 
@@ -167,15 +163,12 @@ def draw_losses(axes: Any, rows: pd.DataFrame, names: Sequence[str]) -> list[Any
     axes.set_xlabel(
         f"test length, {unit}s\nbars: {of_bars}\ndotted: loss with the text cut to L; X: diverged"
     )
-    table = over_seeds(rows, names)
-    if table.empty:
-        return []
+    table = over_seeds(rows)
     protocol = table.protocol.iloc[0]
     axes.set_ylabel(f"loss ({protocol}), nats per {unit}")
     table = table[table.protocol == protocol]
     for label, means in table.groupby("label", sort=False):
         means = means.set_index("length").sort_index()
-        means = means[means["mean"].notna()]
         nats = means["mean"].replace(math.inf, math.nan)
         if nats.isna().all():
             continue

@@ -22,7 +22,7 @@ from data.corpus import Corpus
 from measure import protocols
 from measure.protocols import tested_lengths
 
-LONGEST_LABEL = 60  # letters, with settings that differ; longer ones give way to a folder
+LONGEST_LABEL = 60  # letters, with the settings that differ; a folder replaces more of them
 Number = float | None  # None: there is none
 Count = int | None
 # the names of fields in older files, which are still read
@@ -238,8 +238,8 @@ def rows_of(results: Mapping[str, Result]) -> pd.DataFrame:
     Columns: `run` (the folder), `label`, the fields of Result, a column for each setting that
     differs among the runs, and the fields of Record. `extend` is the extension of the record and
     `trained_extend` that of the run, "" for none; `trained_on` is the corpus of the run. The label
-    is the scheme with the settings that differ, never the seed; where that is long it is
-    `described`, and the label is the folder of its first seed.
+    is the scheme with the settings that differ, never the seed; where these are many, with
+    the folder of its first seed (report.py --show=settings lists them).
     """
     # a column for each run; a setting that is newer than the run had its default
     defaults = setting_values(TrainSettings(), *RESULT)
@@ -249,17 +249,15 @@ def rows_of(results: Mapping[str, Result]) -> pd.DataFrame:
     settings = settings.drop(["pos", "extend", "seed", "pos_file"], errors="ignore")
     settings_that_differ = settings[settings.map(str).nunique(axis="columns") > 1]
     rows = []
-    first_runs = {}  # by a description too long for a label
+    first_runs = {}  # by the scheme and settings
     for run, result in results.items():
         changed = settings_that_differ[run].to_dict()
         about = {"run": run, "trained_on": result.settings["dataset"]} | changed | vars(result)
         about["trained_extend"] = about.pop("extend")
         del about["settings"], about["records"]
         scheme = " ".join([result.pos, *(f"{name}={x}" for name, x in changed.items())])
-        about["described"] = ""
         if changed and len(scheme) > LONGEST_LABEL:
-            about["described"] = scheme
-            scheme = first_runs.setdefault(scheme, run)  # for all seeds
+            scheme = f"{result.pos} ({first_runs.setdefault(scheme, run)})"  # for all seeds
         for record in result.records:
             label = scheme
             if record.extend:
@@ -274,7 +272,7 @@ def complete(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows with a column for every field, which older tables may lack, and labels of one model."""
     types = {f.name: f.type for f in (*fields(Result), *fields(Record))}
     del types["settings"], types["records"]
-    types |= {"trained_extend": str, "source": str, "described": str}
+    types |= {"trained_extend": str, "source": str}
     texts = [name for name in types if types[name] is str]
     numbers = [name for name in types if types[name] is Number]
     rows = rows.reindex(columns=rows.columns.union(list(types), sort=False))

@@ -107,19 +107,26 @@ def half_interval(numbers: pd.Series) -> float:
     return t.ppf(0.975, len(numbers) - 1) * numbers.sem()
 
 
-def paired_over_seeds(left: pd.Series, right: pd.Series) -> tuple[float, float, float, int]:
-    """The mean of left - right over the seeds of both, half of its 95 % interval, the part of that
-    over seeds, and the number of these seeds. `left` and `right` have the nats by block for a seed.
+def paired_interval(differences: pd.DataFrame) -> pd.Series:
+    """The mean `difference` over seeds and blocks of the text, (seeds, blocks); `error`, half of
+    its 95 % interval; `over_seeds`, the part of that over seeds; `shared`, the number of seeds. A
+    seed that only one side has is NaN.
 
     The interval joins two of Student's, by the root of the sum of their squares: over seeds, and
-    over the blocks of the text, which all seeds share. Where there are fewer than three seeds, or
-    blocks, it is the other alone.
+    over the blocks, which all seeds share. With fewer than three seeds, or blocks, it is the other
+    alone.
     """
-    seeds = left.index.intersection(right.index)
-    blocks = pd.DataFrame(left[seeds].tolist()) - pd.DataFrame(right[seeds].tolist())
-    halves = pd.Series([half_interval(blocks.mean(axis=axis)) for axis in (1, 0)])
-    joined = (halves**2).sum(min_count=1) ** 0.5
-    return blocks.mean(axis=1).mean(), joined, halves[0], len(seeds)
+    by_seed = differences.mean(axis="columns")
+    by_block = differences.mean()
+    parts = pd.Series([half_interval(by_seed), half_interval(by_block)])
+    return pd.Series(
+        {
+            "difference": by_seed.mean(),
+            "error": (parts**2).sum(min_count=1) ** 0.5,
+            "over_seeds": parts[0],
+            "shared": by_seed.count(),
+        }
+    )
 
 
 def compared_protocols() -> list[str]:
@@ -129,71 +136,64 @@ def compared_protocols() -> list[str]:
 
 def over_seeds(rows: pd.DataFrame, names: Sequence[str] = ()) -> pd.DataFrame:
     """Selected rows over seeds: a line for each protocol, label and length. `names` are those of
-    the protocols, by default of `compared_protocols`.
+    the protocols, by default `compared_protocols`, or all if none of these was tested.
 
     `mean` (inf if a seed diverged), `sd`, and `half`, half of the 95 % t-interval of the mean (NaN
     below three seeds), are over the `seeds`; `stderr_vs_L` and `windows` are those of the first.
-    `difference`, `error`, `over_seeds` and `shared` are those of `paired_over_seeds` to the first
-    label (NaN for that itself, and where a seed diverged).
+    The difference from the first label of a protocol has the columns of `paired_interval` (NaN for
+    that itself, and where a seed diverged).
 
     Left out are the lengths at which a label has a loss for fewer seeds than at another: the mean
     would be one of other models than at the next length.
     """
-    rows = rows[rows.protocol.isin(names or compared_protocols())]
-    if rows.empty:
-        return rows
-    first = rows.label.iloc[0]
-    rows = rows.assign(loss=finite_or_inf(rows)).set_index([*KEYS, "seed"])
+    compared = rows[rows.protocol.isin(names or compared_protocols())]
+    rows = rows if compared.empty else compared
+    is_first = rows.label == rows.groupby("protocol").label.transform("first")
+    rows = rows.assign(loss=finite_or_inf(rows), is_first=is_first).set_index([*KEYS, "seed"])
     count = rows.loss.groupby(KEYS).transform("count")
     rows = rows[count == count.groupby(KEYS[:2]).transform("max")]
     groups = rows.groupby(KEYS, sort=False)
     with np.errstate(invalid="ignore"):  # inf - inf
         table = groups.loss.agg(seeds="size", mean="mean", sd="std", half=half_interval)
     table[["stderr_vs_L", "windows"]] = groups[["stderr_vs_L", "windows"]].first()
-    blocks = rows.block_nats.dropna().sort_index()
-    measured = {*table.index[np.isfinite(table["mean"])]} & {*blocks.index.droplevel("seed")}
-    pairs = []
-    for protocol, label, length in table.index:
-        both = [(protocol, label, length), (protocol, first, length)]
-        if label != first and measured.issuperset(both):
-            pairs.append(paired_over_seeds(blocks[both[0]], blocks[both[1]]))
-        else:
-            pairs.append([math.nan] * 4)
-    table[["difference", "error", "over_seeds", "shared"]] = pairs
-    return table.reset_index()
+    # the differences from the first, (rows, blocks), where no seed diverged
+    measured = np.isfinite(groups.loss.transform("mean"))
+    blocks = rows.block_nats.where(measured).apply(pd.Series)
+    of_first = blocks.where(rows.is_first, axis=0)
+    of_first = of_first.groupby(["protocol", "length", "seed"]).transform("first")
+    differences = (blocks - of_first).mask(rows.is_first, axis=0)
+    return table.join(differences.groupby(KEYS).apply(paired_interval)).reset_index()
 
 
 def verdict(schemes: pd.DataFrame) -> list[str]:
     """What `over_seeds` of one protocol shows: a sentence for each label, at the longest length at
     which it can be compared with the first.
     """
-    known = schemes[schemes.error.notna()]  # the first has none
+    first, *others = schemes.label.unique()
     lines = []
-    for row in known.loc[known.groupby("label", sort=False).length.idxmax()].itertuples():
+    for label in others:
+        known = schemes[schemes.label == label].dropna(subset="error")
+        if known.empty:
+            lines.append(f"{label}: no loss to compare with {first}, of the same seed and length")
+            continue
+        row = known.loc[known.length.idxmax()]
         side = "lower" if row.difference < 0 else "higher"
-        by = f"{abs(row.difference):.4f} ± {row.error:.4f}"
-        line = f"at N = {row.length} {row.label} is {side} than {schemes.label.iloc[0]} by {by}"
+        line = f"at N = {row.length} {label} is {side} than {first} by "
+        line += f"{abs(row.difference):.4f} ± {row.error:.4f}"
         if 0 < abs(row.difference) <= row.error:
-            line += f", which is not decided (half of that ±: {halving(row)})"
+            line += f", which is not decided: most of that ± is over {halving(row)}"
         lines.append(line)
     return lines
 
 
-def halving(pair: tuple) -> str:
-    """How many seeds, or windows, would halve the interval of a line of `over_seeds`."""
-    from scipy.stats import t
-
-    over_seeds = np.nan_to_num(pair.over_seeds)
-    over_text = max(0, pair.error**2 - over_seeds**2) ** 0.5
-    parts = [over_seeds, over_text]
-    ways = []
-    more = {"seeds": pair.shared + np.arange(999), "windows": pair.windows * 2 ** np.arange(9)}
-    for name, counts in more.items():
-        widths = t.ppf(0.975, counts - 1) / np.sqrt(counts)
-        halves = np.hypot(parts[0] * widths / widths[0], parts[1])
-        ways += [f"{n:.0f} {name}" for n in counts[halves <= pair.error / 2][:1]]
-        parts.reverse()
-    return " or ".join(ways) or "four times as many seeds and windows"
+def halving(row: pd.Series) -> str:
+    """The larger part of the interval of a line of `over_seeds`, and what makes it half as wide."""
+    if row.over_seeds > 0.71 * row.error:  # more than half of the sum of squares
+        # not four times as many: Student's quantile falls, too
+        return f"seeds; {4 * row.shared - 7:.0f} would halve that part"
+    if protocols.find_protocol(row.protocol).in_places:
+        return f"the text; {4 * row.windows:.0f} windows would halve that part"
+    return "the text"
 
 
 def extension_gains(rows: pd.DataFrame) -> pd.DataFrame:
@@ -201,12 +201,12 @@ def extension_gains(rows: pd.DataFrame) -> pd.DataFrame:
 
     `rows` are selected with extend="all". The gain is the loss at L of the same seed's model,
     without the extension, minus the loss of the row (-inf: it diverged): `mean` over the `seeds`,
-    and `error`, half of its interval: see `paired_over_seeds`.
+    and `error`, half of its interval: see `paired_interval`.
     """
     rows = rows[rows.protocol == "fixed_targets"]
     cropped = rows.query("extend == trained_extend and length == block_size")
-    cropped = cropped.assign(label="cropped")
-    table = over_seeds(pd.concat([*(cropped.assign(length=n) for n in set(rows.length)), rows]))
+    cropped = [cropped.assign(label="cropped", length=n) for n in set(rows.length)]
+    table = over_seeds(pd.concat([*cropped, rows]))
     gains = (0 - table.difference).mask(table["mean"] == math.inf, -math.inf)
     return table.assign(mean=gains).query("label != 'cropped'").drop(columns=["sd", "difference"])
 

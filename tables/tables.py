@@ -1,4 +1,4 @@
-"""Tables of records, as text, Markdown, LaTeX, CSV or JSON."""
+"""Tables of records, as text, Markdown, LaTeX or CSV."""
 
 from collections.abc import Iterable, Sequence
 
@@ -35,7 +35,7 @@ def show(
     format: str = "text",
     digits: int = 4,
 ) -> str:
-    """A frame as "text", "md" or "tex" (booktabs) with its title and notes, or as "csv" or "json".
+    """A frame as "text", "md" or "tex" (booktabs) with its title and notes, or as "csv".
 
     An index without a name is left out; a missing number is an empty cell.
     """
@@ -43,8 +43,6 @@ def show(
         frame = frame.reset_index()
     if format == "csv":
         return to_csv(frame)
-    if format == "json":
-        return frame.to_json(orient="records", indent=1)
     numbers = {"na_rep": "", "float_format": f"{{:.{digits}f}}".format}
     if format == "text":
         table = frame.to_string(index=False, **numbers)
@@ -72,18 +70,17 @@ def tables(
     """The tables of selected rows: for one run by length, for several by scheme, over seeds.
 
     `lengths` are those to show, by default all tested lengths, and `names` the protocols. In "tex"
-    the losses are one table, as papers print it. "csv" and "json" give the rows. UserError for a
+    the losses are one table, as papers print it. "csv" gives the rows. UserError for a
     length or a protocol that was not tested.
     """
     if not set(rows.protocol).issuperset(names):
         raise UserError(f"protocols: only {', '.join(rows.protocol.unique())} were tested")
-    if names:
-        rows = rows[rows.protocol.isin(names)]
+    rows = rows[rows.protocol.isin(names or rows.protocol)]
     measured = set(rows.length)
     if not measured.issuperset(lengths):
         raise UserError(f"eval_lengths: only {sorted(measured)} were tested")
     lengths = lengths or measured
-    if format in ("csv", "json"):
+    if format == "csv":
         return show("", rows[rows.length.isin(lengths)], format=format)
     trained = " and ".join(map(str, rows.block_size.unique()))
     where = f"{rows.dataset.iloc[0]}, trained at L = {trained}"
@@ -123,8 +120,6 @@ def tables(
         table = table.rename(columns={"stderr": "± stderr", "gain_stderr": "± paired"})
         title = f"{rows.label.iloc[0]} on {title}"
         shown.append(show(title, table, notes, format))
-    elif schemes.empty:  # only protocols that are not compared over seeds
-        shown += [tables(run, format, lengths) for _, run in runs]
     else:
         for protocol, of_protocol in schemes.groupby("protocol", sort=False):
             heading = f"{title}; {protocol} by test length N"
@@ -142,11 +137,12 @@ def legend(rows: pd.DataFrame, table: pd.DataFrame) -> list[str]:
     """The lines that explain the columns of a `length_table` of these rows."""
     lines = []
     for protocol in protocols.PROTOCOLS:
-        lines += [line for column, line in protocol.columns.items() if line and column in table]
-    for protocol in protocols.PROTOCOLS:
-        measured = rows[(rows.protocol == protocol.name) & rows.nats.notna()]
-        if protocol.counted and len(measured):
-            lines.append(protocol.counted.format(n=int(measured.tokens.iloc[0])))
+        n = rows.tokens[rows.protocol == protocol.name].max()
+        lines += [
+            line.format(n=n)
+            for column, line in protocol.columns.items()
+            if line and column in table
+        ]
     return lines
 
 
@@ -166,23 +162,19 @@ def paper_table(schemes: pd.DataFrame, title: str, notes: Iterable[str]) -> str:
     """`over_seeds` in LaTeX as papers print it: a line for each label, a column for each length."""
     means = schemes["mean"].map("{:.3f}".format).replace({"nan": "", "inf": "diverged"})
     halves = schemes.half.map(" ± {:.3f}".format).where(schemes.half.notna(), "")
-    seeds = schemes.groupby("label", sort=False).seeds.max()
     lines = ["± in a cell: half of the 95 % t-interval over seeds, which all read the same text"]
-    lines.append("seeds: " + ", ".join(f"{label} {n}" for label, n in seeds.items()))
     lines += [*verdict(schemes), INTERVAL]
     return show(title, wide(schemes.assign(cells=means + halves), "cells"), [*lines, *notes], "tex")
 
 
 def notes_of(rows: pd.DataFrame) -> list[str]:
     """The lines below a table: the notes of its rows, and why a run has no loss."""
-    shortened = rows[rows.described != ""].drop_duplicates("label")
     reasons = rows[rows.reason != ""].drop_duplicates("run")  # longer texts have no loss either
     notes = rows.assign(note=rows.note.str.split("; ")).explode("note")
     notes = notes[notes.note != ""].drop_duplicates(["run", "note"])
     if rows.run.nunique() > 1:  # a note on one run alone is printed below its own table
         notes = notes[notes.duplicated("note", keep=False)]
-    shortened = shortened.assign(note=shortened.described)
-    notes = pd.concat([shortened, reasons.assign(note=reasons.reason), notes])
+    notes = pd.concat([reasons.assign(note=reasons.reason), notes])
     lines = []
     for note, labels in notes.groupby("note", sort=False).label.unique().items():
         lines.append(f"{', '.join(labels)}: {note}")
@@ -207,6 +199,6 @@ def extension_table(rows: pd.DataFrame) -> str:
     title = f"{rows.pos.iloc[0]} on {rows.dataset.iloc[0]}: gain over cropping to L, nats"
     gains = extension_gains(rows)
     table = seed_tables(gains, title, notes_of(rows), "text")
-    better = gains[gains["mean"] > gains.error]
+    better = gains[(gains["mean"] > gains.error) & (gains.length > rows.block_size.iloc[0])]
     point = ", ".join(better.label + " at " + better.length.map(str))
     return f"{table}\n\nbetter than cutting the text to L, by more than ±: {point or 'nothing'}"

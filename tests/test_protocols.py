@@ -33,8 +33,7 @@ MINE = Protocol(
     in_places=False,
     targets="four",
     over_seeds=True,
-    columns={"mine": "mine: of four places alone"},
-    counted="mine has {n} targets",
+    columns={"mine": "mine: {n:.0f} targets of four places alone"},
 )
 
 
@@ -56,10 +55,10 @@ def test_a_protocol_of_one_entry_is_measured_tabled_drawn_and_needed_to_finish(m
         assert call(train, *words, f"--seed={seed}", f"--out_dir=s{seed}") == 0
     said = capsys.readouterr().out
     assert said.count("mine at 64: ") == 2 and "step 8/8" not in said
-    assert "mine: of four places alone\n" in said and "\nmine has 128 targets\n" in said
+    assert "\nmine: 128 targets of four places alone\n" in said
     assert finished_result()
     with monkeypatch.context() as patch:  # a finished run is not tested again
-        patch.delattr(train, "extrapolation")
+        patch.delattr("measure.extrapolation.extrapolation")
         assert call(train, *words, "--seed=1", "--out_dir=s1") == 0
 
     rows = select(load_rows(["s1", "s2"]))

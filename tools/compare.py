@@ -3,7 +3,7 @@
     python -m tools.compare [alibi nope randomized drope]
     python -m tools.compare alibi --rows=out/ablate-.../rows.csv.xz      your own runs
 
-A difference is taken within each seed, with the interval of tables.statistics.paired_over_seeds. A
+A difference is taken within each seed, with the interval of tables.statistics.paired_interval. A
 claim is reproduced or contradicted if the whole interval lies on one side of its limit, else
 undecided, as with fewer than three seeds.
 """
@@ -12,40 +12,39 @@ import argparse
 import tomllib
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from common.errors import UserError, run_program
 from tables.records import load_rows
-from tables.statistics import paired_over_seeds
+from tables.statistics import paired_interval
 
 FOLDER = Path(__file__).resolve().parents[1] / "results/paper"
 LETTERS = 20  # of the words trained on, which "1 L" is in exact_match
 
 
-def select(rows: pd.DataFrame, scheme: str, length: float, protocol: str) -> pd.Series:
-    """By seed, what one scheme has at one multiple of the training length: a list of the nats in
-    each block of the test text, or of one number, the share of words without a mistake.
+def select(rows: pd.DataFrame, scheme: str, length: float, protocol: str) -> pd.DataFrame:
+    """By seed, what one scheme has at one multiple of the training length: the nats in each block
+    of the test text, (seeds, blocks), or the share of words without a mistake, (seeds, 1).
     """
     trained = LETTERS if protocol == "exact_match" else rows.block_size
     wanted = (rows.pos == scheme) & (rows.protocol == protocol) & rows.nats.notna()
     found = rows[wanted & (rows.length == round(length * trained))].set_index("seed")
     if not found.index.is_unique:
         raise UserError(f"several runs of {scheme} have the same seed: leave one of them in --rows")
-    if protocol == "exact_match" and len(found):
-        return (found.exact / found.texts).map(lambda share: [share])
-    return found.block_nats
+    if protocol == "exact_match":
+        return (found.exact / found.texts).to_frame()
+    return pd.DataFrame(found.block_nats.tolist(), found.index)
 
 
-def verdict(claim: dict, mean: float, half: float) -> str:
-    """Whether mean ± half lies on the claim's side of its limit, on the other, or on both."""
+def verdict(claim: dict, pair: pd.Series) -> str:
+    """Whether a `paired_interval` is on the claim's side of its limit, on the other, or on both."""
     if "not_tested" in claim:
         return "not tested"
     if "at_most" in claim:
-        distance = claim["at_most"] - mean
+        distance = claim["at_most"] - pair.difference
     else:
-        distance = mean - claim["at_least"]
-    if np.isnan(half) or abs(distance) < half:
+        distance = pair.difference - claim["at_least"]
+    if pair.shared < 3 or abs(distance) < pair.error:
         return "undecided"
     return "reproduced" if distance > 0 else "contradicted"
 
@@ -59,19 +58,18 @@ def print_paper(paper: dict, rows: pd.DataFrame) -> None:
         found = select(rows, scheme, length, protocol)
         ours = "not measured"
         if len(found):
-            ours = f"{np.mean(found.tolist()):.3f} {unit} (seeds: {len(found)})"
+            ours = f"{found.to_numpy().mean():.3f} {unit} (seeds: {len(found)})"
         print(f"  {scheme} at {length} L: theirs {theirs} {paper['unit']}, ours {ours}")
     for claim in paper["claims"]:
         of_claim = claim.get("protocol", protocol)
         left = select(rows, *claim["left"], of_claim)
         right = select(rows, *claim["right"], of_claim)
-        if left.index.intersection(right.index).empty:
+        pair = paired_interval(left - right)
+        if not pair.shared:
             print(f"not measured  {claim['says']}")
             continue
-        mean, half, _, n_seeds = paired_over_seeds(left, right)
-        if n_seeds < 3:
-            half = np.nan
-        print(f"{verdict(claim, mean, half):13} {mean:+.3f} ± {half:.4f}  {claim['says']}")
+        measured = f"{pair.difference:+.3f} ± {pair.error:.4f}"
+        print(f"{verdict(claim, pair):13} {measured}  {claim['says']}")
 
 
 def main() -> None:
