@@ -40,8 +40,8 @@ from posenc import Extension, Rotary, Shape, methods_of, scheme_name
 from run.huggingface import is_huggingface
 from run.load import load_run
 from run.positions import pattern_of, read_positions
-from scheme import Catalogue, Scheme, extended_ids, mentions_in, options_of, parse
-from tools.picture import PAIRS, SCORE, Looks, draw, look_at
+from scheme import Catalogue, Scheme, extended_ids, options_of, parse
+from tools.picture import PAIRS, SCORE, Panels, draw, look_at, panels_of
 
 VERDICTS = Path(__file__).resolve().parents[1] / "results/verdicts.toml"
 
@@ -119,7 +119,7 @@ def explain_model(name: str, settings: ExplainSettings) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     first = found.first_length
-    looks = {}
+    pictures = []
     print(f"{path}: of type {found.kind}, read as transformers 5.23 reads it")
     print(f"pos     {pattern_of([x.pos or '(no attention)' for x in found.layers])}")
     print(f"extend  {pattern_of([x.extend or 'none' for x in found.layers])}")
@@ -153,48 +153,32 @@ def explain_model(name: str, settings: ExplainSettings) -> int:
         extended = round(first * (scheme.factor(found.length) or 1))
         length = settings.length or max(found.length, extended)
         print_rotary(scheme, length)
-        print_scores(scheme, length, looks)
+        pictures += print_scores(scheme, length, layer.pos)
     if settings.out:
-        draw(looks, settings.out)
+        draw(pictures, settings.out)
     return 1 if found.ignored else 0
 
 
-def print_scores(scheme: Scheme, length: int, looks: Looks, run: str = "") -> None:
-    """Print the scores by distance of each kind of layer, and add what is drawn of it to `looks`.
-
-    In a run, layers with pieces of their own are kinds of their own. Texts are as long as 256 MiB
-    of keys allow.
+def print_scores(scheme: Scheme, length: int, title: str) -> list[tuple[str, int, Panels]]:
+    """Print the scores by distance of the layers, of those that do the same once; returns what is
+    drawn of them. Texts are as long as 256 MiB of keys allow.
     """
     shape = scheme.shape
     length = min(length, 2**26 // (shape.n_head * max(1, shape.turned_width)))
-    extended = parse(scheme.extend_text or "none")
-    for layer, keys in enumerate(scheme.layers):
-        pieces = [scheme.pieces[key] for key in keys]
-        title, extension = (
-            " + ".join(mention.text for mention in mentions_in(expression.pattern, layer))
-            for expression in (scheme.expression, extended)
-        )
-        if extension != "none":
-            title += f", extended by {extension}"
-        if any(piece.score or piece.features for piece in pieces):
-            title += " (for one content)"
-        if run:
-            title = f"{run}: {title}"
-            if any(piece.per_layer for piece in pieces):
-                title += f", layer {layer}"
-        if title in looks:
+    distances = [8**n for n in range(8) if 8**n < length]
+    pictures = []
+    for layer in range(len(scheme.layers)):
+        plan, scores = look_at(scheme, layer, length)
+        if any(scores.equal(panels[SCORE]) for _, _, panels in pictures):
             continue
-        look = look_at(scheme, layer, length)
-        looks[title] = shape.first_length, look
-        for piece in pieces:
-            if isinstance(piece, Rotary):
-                look[PAIRS] = pair_table(scheme, piece, length)
-        distances = [8**n for n in range(8) if 8**n < length]
-        frame = pd.DataFrame(look[SCORE][:, distances], columns=distances)
-        frame = frame.round(2).drop_duplicates()
-        frame.insert(0, "head", frame.index + 1)
-        print(f"\n{title}: score by distance, less that of the query's own token\n")
-        print(frame.to_string(index=False, float_format="%.2f"))
+        frame = pd.DataFrame(scores[:, distances], columns=distances).round(2).drop_duplicates()
+        print(f"\nscore by distance in layer {layer}, less that of the query's own token\n")
+        print(frame.rename_axis("head").reset_index().to_string(index=False, float_format="%.2f"))
+        panels = panels_of(plan, scores, shape.first_length)
+        if isinstance(plan.turn_piece, Rotary):
+            panels[PAIRS] = pair_table(scheme, plan.turn_piece, length)
+        pictures.append((f"{title}, layer {layer}", shape.first_length, panels))
+    return pictures
 
 
 def print_pieces(scheme: Scheme) -> None:
@@ -215,46 +199,40 @@ def print_pieces(scheme: Scheme) -> None:
         print(f"parameters: {', '.join(parameters) or 'none'}")
 
 
+def scheme_of(text: str, settings: ExplainSettings) -> Scheme:
+    """The scheme of a run as trained, or of an expression, which is checked."""
+    if text.startswith("out/") or Path(text).exists():
+        run = load_run(text, "cpu", "float32", settings.pos_file)
+        print(run)
+        return run.model.pos
+    kind = Catalogue(settings.pos_file).find(parse(text).mentions[0].name)
+    name = "extend" if issubclass(kind, Extension) else "pos"
+    config = replace(settings, **{name: text}).gpt(vocab_size=256)
+    for warning in examine(config, settings.pos_file):
+        print(f"warning: {warning}", file=sys.stderr)
+    print(
+        "checked: causal, independent of other texts in the batch, finite, every parameter trained"
+    )
+    torch.manual_seed(0)
+    return GPT(config, settings.pos_file).pos
+
+
 def main() -> int | None:
-    """Describe expressions, a run or a model, and print and draw what they do to scores."""
+    """Describe expressions, runs or a model, and print and draw what they do to scores."""
     settings, words = configure(ExplainSettings, sys.argv[1:], __doc__)
-    texts = []
-    for word in words:
-        if texts and (word[0] in "+|" or texts[-1][-1] in "+|"):  # not quoted
-            texts[-1] += f" {word}"
-        else:
-            texts.append(word)
-    looks = {}
-    for text in texts or [""]:
-        if text and (Path(text).is_file() or is_huggingface(text)):
+    pictures = []
+    for text in words or [settings.pos]:
+        if Path(text).is_file() or is_huggingface(text):
             return explain_model(text, settings)
-        is_run = text.startswith("out/") or text and Path(text).exists()
-        if is_run:
-            run = load_run(text, "cpu", "float32", settings.pos_file)
-            print(run)
-            scheme = run.model.pos
-        else:
-            changed = {}
-            if text:
-                kind = Catalogue(settings.pos_file).find(parse(text).mentions[0].name)
-                changed["extend" if issubclass(kind, Extension) else "pos"] = text
-            config = replace(settings, **changed).gpt(vocab_size=256)
-            torch.manual_seed(0)
-            scheme = GPT(config, settings.pos_file).pos
-            for warning in examine(config, settings.pos_file):
-                print(f"warning: {warning}", file=sys.stderr)
-            print(
-                "checked: causal, independent of other texts in the batch, finite, "
-                "every parameter trained"
-            )
+        scheme = scheme_of(text, settings)
         trained = scheme.shape.first_length
         length = settings.length or min(8 * trained, scheme.limit or 2**24)
         print(f"{scheme.text}, trained at L = {trained}\n{scheme.describe()}")
         print_pieces(scheme)
         print_rotary(scheme, length)
-        print_scores(scheme, length, looks, text if is_run else "")
+        pictures += print_scores(scheme, length, text)
     if settings.out:
-        draw(looks, settings.out)
+        draw(pictures, settings.out)
         print(f"drawn in {settings.out}")
 
 
