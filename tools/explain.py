@@ -36,12 +36,12 @@ from configurable import FigureFile, ModelSettings, Tokens, configure, setting
 from data.download import model_folder
 from measure.examine import examine
 from model import GPT
-from posenc import Extension, Rotary, Shape, methods_of, scheme_name
+from posenc import Extension, Piece, Rotary, Shape, methods_of, scheme_name
 from run.huggingface import is_huggingface
 from run.load import load_run
 from run.positions import pattern_of, read_positions
 from scheme import Catalogue, Scheme, extended_ids, options_of, parse
-from tools.picture import PAIRS, SCORE, Panels, draw, look_at, panels_of
+from tools.picture import Look, draw, look_at
 
 VERDICTS = Path(__file__).resolve().parents[1] / "results/verdicts.toml"
 
@@ -92,16 +92,14 @@ def pair_table(scheme: Scheme, rotary: Rotary, length: int) -> pd.DataFrame:
     return frame.rename_axis("pair")
 
 
-def print_rotary(scheme: Scheme, length: int) -> None:
-    """Print the table of each rotary piece."""
-    for rotary in scheme.rotary:  # empty if no pairs rotate
-        frame = pair_table(scheme, rotary, length)
-        _, factor = rotary.frequencies(length, scheme.maps)
-        unseen = (~frame["all seen"]).sum()
-        print(f"\n{scheme_name(rotary)} of base {rotary.base:g}, N = {length}\n")
-        print(frame.reset_index().to_string(index=False, float_format="%.3f"))
-        print(f"\n{unseen} of {len(frame)} pairs meet angles never seen")
-        print(f"cosines and sines x {factor:.4f}: products of turned columns x {factor**2:.4f}")
+def print_pairs(scheme: Scheme, rotary: Rotary, frame: pd.DataFrame, length: int) -> None:
+    """Print the table of a rotary piece."""
+    _, factor = rotary.frequencies(length, scheme.maps)
+    unseen = (~frame["all seen"]).sum()
+    print(f"\n{scheme_name(rotary)} of base {rotary.base:g}, N = {length}\n")
+    print(frame.reset_index().to_string(index=False, float_format="%.3f"))
+    print(f"\n{unseen} of {len(frame)} pairs meet angles never seen")
+    print(f"cosines and sines x {factor:.4f}: products of turned columns x {factor**2:.4f}")
 
 
 def explain_model(name: str, settings: ExplainSettings) -> int:
@@ -119,7 +117,7 @@ def explain_model(name: str, settings: ExplainSettings) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     first = found.first_length
-    pictures = []
+    looks = []
     print(f"{path}: of type {found.kind}, read as transformers 5.23 reads it")
     print(f"pos     {pattern_of([x.pos or '(no attention)' for x in found.layers])}")
     print(f"extend  {pattern_of([x.extend or 'none' for x in found.layers])}")
@@ -140,61 +138,60 @@ def explain_model(name: str, settings: ExplainSettings) -> int:
         scheme.extend(layer.extend, path.parent)
         for rotary in scheme.rotary:
             inv_freq, _ = rotary.frequencies(first, scheme.maps)
-            past, _ = rotary.frequencies(first + 1, scheme.maps)
             farther, _ = rotary.frequencies(2 * first, scheme.maps)
             print(f"{2 * inv_freq.count_nonzero()} of {layer.width} columns turn")
             if not inv_freq.equal(farther):
-                when = "once" if past.equal(farther) else "with every length"
-                print(f"past {first} tokens the frequencies change {when}")
-        for piece in [*scheme.pieces.values(), *scheme.extensions.values()]:
-            if piece.temperature:
-                last = piece.temperature(torch.tensor([(settings.length or found.length) - 1.0]))
-                print(f"{scheme_name(piece)}: all scores x {float(last):.4f} at the last position")
+                print(f"the frequencies change past {first} tokens")
         extended = round(first * (scheme.factor(found.length) or 1))
         length = settings.length or max(found.length, extended)
-        print_rotary(scheme, length)
-        pictures += print_scores(scheme, length, layer.pos)
+        looks += print_layers(scheme, length, layer.pos)
     if settings.out:
-        draw(pictures, settings.out)
+        draw(looks, settings.out)
     return 1 if found.ignored else 0
 
 
-def print_scores(scheme: Scheme, length: int, title: str) -> list[tuple[str, int, Panels]]:
-    """Print the scores by distance of the layers, of those that do the same once; returns what is
-    drawn of them. Texts are as long as 256 MiB of keys allow.
+def print_layers(scheme: Scheme, length: int, title: str) -> list[Look]:
+    """Print pairs and scores by distance of layers, once of those that do the same; returns what
+    is drawn. Scores are of texts as long as 256 MiB of keys allow.
     """
     shape = scheme.shape
-    length = min(length, 2**26 // (shape.n_head * max(1, shape.turned_width)))
-    distances = [8**n for n in range(8) if 8**n < length]
-    pictures = []
+    size = min(length, 2**26 // (shape.n_head * max(1, shape.turned_width)))
+    distances = [8**n for n in range(8) if 8**n < size]
+    looks = []
     for layer in range(len(scheme.layers)):
-        plan, scores = look_at(scheme, layer, length)
-        if any(scores.equal(panels[SCORE]) for _, _, panels in pictures):
+        plan, scores = look_at(scheme, layer, size)
+        if any(scores.equal(look[3]) for look in looks):
             continue
-        frame = pd.DataFrame(scores[:, distances], columns=distances).round(2).drop_duplicates()
-        print(f"\nscore by distance in layer {layer}, less that of the query's own token\n")
-        print(frame.rename_axis("head").reset_index().to_string(index=False, float_format="%.2f"))
-        panels = panels_of(plan, scores, shape.first_length)
+        table = pd.DataFrame()
         if isinstance(plan.turn_piece, Rotary):
-            panels[PAIRS] = pair_table(scheme, plan.turn_piece, length)
-        pictures.append((f"{title}, layer {layer}", shape.first_length, panels))
-    return pictures
+            table = pair_table(scheme, plan.turn_piece, length)
+            print_pairs(scheme, plan.turn_piece, table, length)
+        frame = pd.DataFrame(scores[:, distances], columns=distances).round(2).drop_duplicates()
+        print(f"\nscore by distance in layer {layer}, less the highest\n")
+        print(frame.rename_axis("head").to_string(float_format="%.2f"))
+        looks.append((f"{title}, layer {layer}", shape.first_length, plan, scores, table))
+    return looks
+
+
+def options_text(cls: type[Piece]) -> str:
+    """The options of a piece with their defaults; "" if it has none."""
+    options = []
+    for name, (_, default) in options_of(cls).items():
+        options.append(name if default is ... else f"{name}={default}")
+    return ", ".join(options)
 
 
 def print_pieces(scheme: Scheme) -> None:
     """Print what each piece is, with its verdicts, options, methods and parameters."""
     pieces = [*scheme.extensions.values(), *scheme.pieces.values()]
     for cls, piece in {type(piece): piece for piece in pieces}.items():
-        options = []
-        for name, (_, default) in options_of(cls).items():
-            options.append(name if default is ... else f"{name}={default}")
         methods = [f"{method.name}({method.arguments})" for method in methods_of(cls)]
         parameters = [f"{name} {tuple(x.shape)}" for name, x in piece.named_parameters()]
         # not getdoc, which gives the contract where a class has no docstring
         print(f"\n{scheme_name(piece)}: {inspect.cleandoc(cls.__doc__ or 'no docstring')}")
         for sentence in verdicts(scheme_name(piece)):
             print(f"verdict: {sentence}")
-        print(f"options: {', '.join(options) or 'none'}")
+        print(f"options: {options_text(cls) or 'none'}")
         print(f"methods: {', '.join(methods) or 'none'}")
         print(f"parameters: {', '.join(parameters) or 'none'}")
 
@@ -220,7 +217,7 @@ def scheme_of(text: str, settings: ExplainSettings) -> Scheme:
 def main() -> int | None:
     """Describe expressions, runs or a model, and print and draw what they do to scores."""
     settings, words = configure(ExplainSettings, sys.argv[1:], __doc__)
-    pictures = []
+    looks = []
     for text in words or [settings.pos]:
         if Path(text).is_file() or is_huggingface(text):
             return explain_model(text, settings)
@@ -229,10 +226,9 @@ def main() -> int | None:
         length = settings.length or min(8 * trained, scheme.limit or 2**24)
         print(f"{scheme.text}, trained at L = {trained}\n{scheme.describe()}")
         print_pieces(scheme)
-        print_rotary(scheme, length)
-        pictures += print_scores(scheme, length, text)
+        looks += print_layers(scheme, length, text)
     if settings.out:
-        draw(pictures, settings.out)
+        draw(looks, settings.out)
         print(f"drawn in {settings.out}")
 
 

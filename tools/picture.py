@@ -1,4 +1,4 @@
-"""What schemes do, drawn: scores by distance, keys seen, wavelengths, temperature."""
+"""What schemes do to scores, drawn."""
 
 from typing import Any
 
@@ -10,95 +10,78 @@ from attention import Options, Plan, attention_weights, sees, slice_queries
 from scheme import Scheme
 from tables.figures import new_figure, save_figure
 
-# titles of panels
-SCORE = "score by distance"
-SEEN = "keys (across) that queries see"
-PAIRS = "wavelength of each pair"
-FACTOR = "factor of scores by position"
-CAPTION = "lines: heads; dashed: the training length, in which pairs above it do not finish a turn"
-
-Panels = dict[str, Any]  # the numbers of a panel by its title
+# a title, the training length, a layer's plan, scores by distance (H, N), pairs that turn
+Look = tuple[str, int, Plan, Tensor, pd.DataFrame]
 
 
 @torch.no_grad()
 def look_at(scheme: Scheme, layer: int, length: int) -> tuple[Plan, Tensor]:
     """The plan of a layer, and the scores (H, N) of the last query in a text of N = `length` tokens
-    by the distance of the key, less that of its own token; -inf where it sees no key.
+    by the distance of the key, less the highest; -inf where it sees no key.
 
     A score is the logarithm of a weight. All tokens are alike: queries and keys are one vector, of
     equal numbers, which scores 1 with itself. Where positions are embedded, each is the vector of
-    its position alone, of which a head has every n-th column.
+    its position alone, of which heads have every n-th column.
     """
     shape = scheme.shape
-    width = max(1, shape.turned_width)
-    index = torch.arange(length)
-    ids = scheme.ids(index, length)
-    options = Options(softmax=torch.log_softmax)
-    plan = scheme.plans(index, ids, length, length, options)[scheme.plan_keys[layer]]
-    x = torch.ones(1, length, shape.width)
     # in bytes a full stop before every 31 zeros, for what counts digits or sentences
-    tokens = torch.where(index % 32 == 0, 46, 48)[None]
-    embedded = scheme.embed(ids, tokens, length)
-    if embedded is not None:
-        x = torch.nn.functional.layer_norm(embedded.expand_as(x), x.shape[-1:])
+    tokens = torch.where(torch.arange(length) % 32 == 0, 46, 48)[None]
+    options = Options(softmax=torch.log_softmax, path="scored")
+    read = scheme.read(tokens, length, length, options)
+    x = torch.ones(1, length, shape.width)
+    if read.embedded is not None:
+        x = torch.nn.functional.layer_norm(read.embedded.reshape_as(x), x.shape[-1:])
+    plan = read.plans[layer]
+    last = slice_queries(plan, length - 1, length)
+    width = max(1, shape.turned_width)
     columns = torch.arange(width) * shape.width // width
     k = x[:, None, :, columns].expand(-1, shape.n_head, -1, -1) / width**0.25  # (1, H, N, D)
     q = k[:, :, -1:]
-    features = plan.features_piece.features(x) if plan.features_piece else None
-    last = slice_queries(plan, length - 1, length)
     if not plan.regions:
         q, k = last.turn(q, k)
+    features = plan.features_piece.features(x) if plan.features_piece else None
     scores = attention_weights(q, k, last, width**-0.5, features)[0, :, 0].flip(-1)
     if plan.weights_piece:
         scores = scores.log()
-    return plan, scores - scores[:, :1]
-
-
-def panels_of(plan: Plan, scores: Tensor, trained: int) -> Panels:
-    """What is drawn of a layer first trained at `trained` tokens; of its mask some 256 places."""
-    panels = {SCORE: scores}
-    if plan.masks:
-        places = torch.linspace(0, min(2 * trained, scores.shape[1]) - 1, 257).long()
-        panels[SEEN] = sees(plan, places[:, None], places)
-    if plan.temperature is not None:
-        panels[FACTOR] = plan.temperature.reshape(-1, scores.shape[1])
-    return panels
+    return plan, scores - scores.amax(-1, keepdim=True)
 
 
 def draw_lines(axes: Any, lines: Tensor, trained: int) -> None:
     """Draw a line for each head, (H, N), on a logarithmic axis."""
-    frame = pd.DataFrame(lines.T)
-    frame.plot(ax=axes, colormap="viridis", legend=False)
+    pd.DataFrame(lines.T).plot(ax=axes, colormap="winter", legend=False)
     axes.set_xscale("log", base=2)
-    axes.set_xlim(1, len(frame))
-    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.set_xlim(1, lines.shape[1])
+    axes.xaxis.set_major_formatter("{x:.0f}")
     axes.axvline(trained, color="0.35", linestyle="--")
 
 
-def draw_panel(axes: Any, title: str, numbers: Any, trained: int) -> None:
-    """Draw one panel."""
-    axes.set_title(title)
-    if title == SEEN:
-        axes.imshow(numbers, cmap="Greys", vmax=1.3, extent=(0, 2 * trained, 2 * trained, 0))
-    elif title == PAIRS:
-        frame = numbers[["wavelength", "wavelength at N"]]
-        frame.plot(ax=axes, style=["o", "."], logy=True)
-        axes.axhline(trained, color="0.35", linestyle="--")
-    else:
-        draw_lines(axes, numbers, trained)
-    if title == SCORE:  # e^-8 is no weight; a bias that is almost nothing should look so
-        finite = numbers[numbers.isfinite()]
-        axes.set_ylim(max(-8, min(-2, finite.min())), max(0.2, finite.max()))
-
-
-def draw(pictures: list[tuple[str, int, Panels]], path: str) -> None:
-    """Draw a row of panels for each title and training length."""
-    figure = new_figure((12, 3 * len(pictures)))
-    figure.supxlabel(CAPTION)
-    rows = figure.subfigures(len(pictures), squeeze=False)[:, 0]
-    for (title, trained, panels), row in zip(pictures, rows, strict=True):
-        row.suptitle(title, weight="bold", wrap=True)
-        grid = row.subplots(1, len(panels), squeeze=False)[0]
-        for (name, numbers), axes in zip(panels.items(), grid, strict=True):
-            draw_panel(axes, name, numbers, trained)
+def draw(looks: list[Look], path: str) -> None:
+    """Draw a row for each look: scores, what the first 2 L queries see, temperature, pairs. Pairs
+    above the dashed line do not finish a turn within the training length.
+    """
+    figure = new_figure((14, 3 * len(looks)))
+    grid = figure.subplots(len(looks), 4, squeeze=False)
+    for (title, trained, plan, scores, table), row in zip(looks, grid, strict=True):
+        score, seen, factor, pairs = row
+        length = scores.shape[1]
+        score.set_title(title, loc="left")
+        draw_lines(score, scores, trained)
+        score.set(xlabel="distance, tokens", ylabel="score, less the highest", ylim=(-5, 0.2))
+        size = min(2 * trained, length)
+        places = torch.linspace(0, size - 1, 256).long()
+        seen.imshow(
+            sees(plan, places[:, None], places), cmap="Greys", vmax=2, extent=(0, size, size, 0)
+        )
+        seen.set(xlabel="key, dark if seen", ylabel="query")
+        if plan.temperature is not None:
+            draw_lines(factor, plan.temperature.reshape(-1, length), trained)
+            factor.set(xlabel="position of the query", ylabel="factor of its scores")
+        if not table.empty:
+            table.filter(like="wavelength").plot(ax=pairs, style=["o", "."], logy=True)
+            pairs.axhline(trained, color="0.35", linestyle="--")
+            pairs.set_ylabel("tokens")
+            pairs.yaxis.set_major_formatter("{x:.0f}")
+        for axes in row:
+            if not axes.has_data():
+                axes.set_axis_off()
     save_figure(figure, path)
