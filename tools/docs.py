@@ -193,32 +193,23 @@ def row_of(f: Field) -> str:
 
 
 def settings_page() -> str:
-    """docs/settings.md."""
+    """docs/settings.md: a setting is described where the first program has it."""
     lines = [SETTINGS]
-    first_in = {}  # of each row, the first program that has it
+    seen = set()
     for program, cls in PROGRAMS.items():
-        own = {kind: [] for kind in KINDS}  # the rows that no program before it has
-        shared = {}  # {"train.py": ["`device`", "`dtype`"]}
-        for f in fields(cls):
-            row = row_of(f)
-            if row in first_in:
-                shared.setdefault(first_in[row], []).append(f"`{f.name}`")
-            elif f.name not in cls.refused:
-                own[f.metadata["kind"]].append(row)
-                first_in[row] = program
+        settings = {row_of(f): f for f in fields(cls) if f.name not in cls.refused}
         lines += [f"## {program}", ""]
-        if shared and issubclass(cls, TrainSettings):
-            of_train = TrainSettings.__dataclass_fields__
-            without = ", ".join(f"`{name}`" for name in cls.refused if name in of_train)
-            lines += [f"Those of train.py except {without}, and:", ""]
-        elif shared:
-            lists = [f"{', '.join(names)} of {other}" for other, names in shared.items()]
-            lines += [f"{'; '.join(lists)}; and:", ""]
+        again = [f"`{f.name}`" for row, f in settings.items() if row in seen]
+        if again:
+            lines += [f"From above: {', '.join(again)}.", ""]
         lines += ["| name | default | meaning |", "| --- | --- | --- |"]
-        for kind, rows in own.items():
+        new = {row: f.metadata["kind"] for row, f in settings.items() if row not in seen}
+        for kind in KINDS:
+            rows = [row for row in new if new[row] == kind]
             if rows:
                 lines += [f"| *{kind}* | | |", *rows]
         lines.append("")
+        seen |= new.keys()
     return "\n".join(lines)
 
 

@@ -36,7 +36,7 @@ from configurable import FigureFile, ModelSettings, Tokens, configure, setting
 from data.download import model_folder
 from measure.examine import examine
 from model import GPT
-from posenc import Extension, Piece, Rotary, Shape, methods_of, scheme_name
+from posenc import Extension, Piece, Rotary, Shape, scheme_name
 from run.huggingface import is_huggingface
 from run.load import load_run
 from run.positions import pattern_of, read_positions
@@ -182,17 +182,15 @@ def options_text(cls: type[Piece]) -> str:
 
 
 def print_pieces(scheme: Scheme) -> None:
-    """Print what each piece is, with its verdicts, options, methods and parameters."""
+    """Print what each piece is, with its verdicts, options and parameters."""
     pieces = [*scheme.extensions.values(), *scheme.pieces.values()]
     for cls, piece in {type(piece): piece for piece in pieces}.items():
-        methods = [f"{method.name}({method.arguments})" for method in methods_of(cls)]
         parameters = [f"{name} {tuple(x.shape)}" for name, x in piece.named_parameters()]
         # not getdoc, which gives the contract where a class has no docstring
         print(f"\n{scheme_name(piece)}: {inspect.cleandoc(cls.__doc__ or 'no docstring')}")
         for sentence in verdicts(scheme_name(piece)):
             print(f"verdict: {sentence}")
         print(f"options: {options_text(cls) or 'none'}")
-        print(f"methods: {', '.join(methods) or 'none'}")
         print(f"parameters: {', '.join(parameters) or 'none'}")
 
 
