@@ -136,8 +136,10 @@ def test_a_run_is_drawn_as_trained(monkeypatch, capsys, here, tmp_path):
         numbers = [float(x) for x in part.split("\n")[4].split()]
         gate = scheme.pieces[f"1_fox_layer{layer}"]
         decay = gate.features(torch.ones(16))[0].item()
-        below = (table[0] - table[1])[0].item() - decay
-        assert numbers[1] - numbers[2] == pytest.approx(below, abs=2e-2)
+        _, scores = picture.look_at(scheme, layer, 256)
+        assert numbers[1] == pytest.approx(scores[0, 1].item(), abs=6e-3)
+        rise = (table[1] - table[0])[0].item() + decay
+        assert (scores[0, 1] - scores[0, 0]).item() == pytest.approx(rise, abs=1e-4)
     drawn = (tmp_path / "run.svg").read_text(encoding="utf-8")
     assert ">run, layer 1</text>" in drawn and ">t5(buckets=4, max_distance=8) + fox, l" in drawn
 

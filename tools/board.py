@@ -20,7 +20,7 @@ import pandas as pd
 from scipy import stats
 
 from common.errors import UserError, run_program
-from tables import reach
+from tables import reach, tables
 from tables.figures import new_figure, save_figure
 from tables.records import load_rows
 
@@ -158,14 +158,14 @@ def cell(runs: pd.DataFrame, name: str, digits: int) -> str:
 def first_five(numbers: pd.DataFrame) -> str:
     """In Markdown: the best means over seeds for each question, of what is learned."""
     learned = has_learned(numbers)
-    lines = ["| asked for | 1 | 2 | 3 | 4 | 5 |", "|---|---|---|---|---|---|"]
+    best = {}
     for question, (name, ascending) in QUESTIONS.items():
         means = numbers.groupby("label", sort=False)[name].mean()
         if name in learned:
             means = means[learned[name]]
-        best = means.sort_values(ascending=ascending).head(5)
-        lines.append(f"| {question} | {' | '.join(f'{k} {x:.3f}' for k, x in best.items())} |")
-    return "\n".join(lines)
+        means = means.sort_values(ascending=ascending).head(5)
+        best[question] = pd.Series([f"{label} {mean:.3f}" for label, mean in means.items()])
+    return tables.show("", pd.DataFrame(best), format="md").strip()
 
 
 def show(numbers: pd.DataFrame, base: str) -> str:
@@ -175,30 +175,21 @@ def show(numbers: pd.DataFrame, base: str) -> str:
     learned = has_learned(numbers)
     order = numbers.groupby("label").text.mean().sort_values().index
     numbers = numbers.set_index("label").loc[order].reset_index()
-    lines = [
-        "| scheme | seeds | text at L, nats | rise to 32 L | content: at L | area "
-        "| order: at L | area |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    lines = []
     for label, runs in numbers.groupby("label", sort=False):
-        cells = [label.replace("|", "\\|"), str(len(runs)), f"{runs.L.mean():.3f}"]
-        cells.append(cell(runs, "text", 3))
+        line = {"scheme": label, "seeds": len(runs), "text at L, nats": f"{runs.L.mean():.3f}"}
+        line["rise to 32 L"] = cell(runs, "text", 3)
         for kind in LEARNED:
-            cells.append(f"{runs[f'inside_{kind}'].mean():.2f}")
-            cells.append(cell(runs, kind, 2) if learned.loc[label, kind] else "not learned")
-        lines.append("| " + " | ".join(cells) + " |")
+            line[f"{kind}: at L"] = f"{runs[f'inside_{kind}'].mean():.2f}"
+            is_learned = learned.loc[label, kind]
+            line[f"{kind}: area"] = cell(runs, kind, 2) if is_learned else "not learned"
+        lines.append(line)
+    text = tables.show("", pd.DataFrame(lines), format="md").strip()
     differences = compare(numbers, base)
     if differences.empty:  # of fewer than three seeds
-        return "\n".join(lines)
-    lines += ["", f"| minus {base} | number | seeds | mean ± 95 % | p | Holm's p |"]
-    lines.append("|---|---|---|---|---|---|")
-    for row in differences.itertuples():
-        p, corrected = (f"{x:.4f}" if x >= 0.0001 else "< 0.0001" for x in (row.p, row.holm))
-        lines.append(
-            f"| {row.label} | {row.name} | {row.seeds} | {row.mean:+.3f} ± {row.half:.3f} "
-            f"| {p} | {corrected} |"
-        )
-    return "\n".join(lines)
+        return text
+    differences.columns = [f"minus {base}", "number", "seeds", "mean", "± 95 %", "p", "Holm's p"]
+    return text + tables.show("", differences, format="md")
 
 
 # ---- the figure
@@ -240,14 +231,12 @@ def draw_group(rows: pd.DataFrame, text, content, order) -> None:
     for axes in (text, content, order):
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:.0f}")
-        axes.axvline(trained, color="0.8", zorder=0)
-        axes.spines[["top", "right"]].set_visible(False)
-    text.set_xticks(sorted(rows.length.unique()))
+        axes.axvline(trained, color="0.8")
     text.set_ylabel("nats a byte")
     content.set_ylabel("accuracy above chance")
     for axes in (content, order):
         axes.set_ylim(-0.4, 1.03)
-        axes.axhline(0, color="0.8", zorder=0)
+        axes.axhline(0, color="0.8")
     order.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
 
 

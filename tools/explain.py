@@ -11,8 +11,9 @@ FOLDER may also be a config.json, or a name such as HuggingFaceTB/SmolLM-135M: w
 5.23 makes of its positions, and which keys it does not read. If there are such, the exit status
 is 1, and 2 if it cannot be read.
 
-Scores by distance are those of a query for keys that are all alike; heads that do the same are
-listed once. A weight is e to its score: 0.1 more or less is hardly felt, a key at -8 is hidden.
+Scores by distance are those of a query for keys that are all alike; heads and layers that do the
+same are shown once. A weight is e to its score: 0.1 more or less is hardly felt, a key at -8 is
+hidden.
 
 The table has a line for each pair of columns that a rotary scheme rotates. A pair that completes a
 turn within the training length L (block_size) sees every angle in training; a slower pair reaches
@@ -156,7 +157,6 @@ def print_layers(scheme: Scheme, length: int, title: str) -> list[Look]:
     """
     shape = scheme.shape
     size = min(length, 2**26 // (shape.n_head * max(1, shape.turned_width)))
-    distances = [8**n for n in range(8) if 8**n < size]
     looks = []
     for layer in range(len(scheme.layers)):
         plan, scores = look_at(scheme, layer, size)
@@ -166,7 +166,8 @@ def print_layers(scheme: Scheme, length: int, title: str) -> list[Look]:
         if isinstance(plan.turn_piece, Rotary):
             table = pair_table(scheme, plan.turn_piece, length)
             print_pairs(scheme, plan.turn_piece, table, length)
-        frame = pd.DataFrame(scores[:, distances], columns=distances).round(2).drop_duplicates()
+        frame = pd.DataFrame(scores).round(2).drop_duplicates()
+        frame = frame.filter([1, 8, 64, 512, 4096, 32768])
         print(f"\nscore by distance in layer {layer}, less the highest\n")
         print(frame.rename_axis("head").to_string(float_format="%.2f"))
         looks.append((f"{title}, layer {layer}", shape.first_length, plan, scores, table))
