@@ -67,7 +67,7 @@ def draw(looks: list[Look], path: str) -> None:
         score.set_title(title, loc="left")
         draw_lines(score, scores, trained)
         score.set(xlabel="distance, tokens", ylabel="score, less the highest", ylim=(-5, 0.2))
-        size = min(2 * trained, length)
+        size = 2 * trained
         places = torch.linspace(0, size - 1, 256).long()
         seen.imshow(
             sees(plan, places[:, None], places), cmap="Greys", vmax=2, extent=(0, size, size, 0)
