@@ -145,12 +145,12 @@ def report(findings: list[Finding], folder: Path, about: Result, dataset: str) -
         frame = frame.drop(columns=["distance", "distance ±"], errors="ignore")
         means = frame.filter(regex="[^±]$")
         errors = frame.filter(regex="±$").set_axis(means.columns, axis="columns")
-        means.plot(ax=axes, yerr=errors, marker=".", logx=True, secondary_y=["entropy"])
+        means.plot(ax=axes, yerr=errors, marker=".", secondary_y=["entropy"])
         axes.set(xlabel=f"{frame.index.name}, tokens", ylabel=label)
         if "entropy" in means:
             axes.right_ax.set_ylabel("entropy, nats")
-        axes.set_xticks(means.index, means.index)
-        axes.minorticks_off()
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:.0f}")
         axes.axvline(about.block_size, color="0.35", linestyle="--")
     run = {"dataset": dataset, **vars(about)}
     del run["records"]

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -38,26 +37,12 @@ def new_figure(size: Sequence[float]) -> Any:
     return Figure(figsize=size, dpi=150, layout="constrained")
 
 
-def save_figure(figure: Any, path: str | Path, title: str | None = None) -> None:
-    """Write a figure atomically, in the format of its name: .png, .pdf or .svg; the title is kept
-    in the file and not drawn. Where labels of an x axis would run into each other, only every
-    second, fourth ... is shown.
-    """
+def save_figure(figure: Any, path: str | Path) -> None:
+    """Write a figure atomically, in the format of its name: .png, .pdf or .svg."""
     path = Path(path)
     kind = path.suffix[1:]
-    figure.draw_without_rendering()  # places the labels of ticks
-    for axes in figure.axes:
-        labels = [label for label in axes.get_xticklabels() if label.get_visible()]
-        boxes = [label.get_window_extent() for label in labels]
-        step = 1
-        while any(left.x1 + 3 > right.x0 for left, right in pairwise(boxes[::step])):
-            step *= 2
-        for number, label in enumerate(labels):
-            label.set_visible(number % step == 0)
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(
-        path, lambda file: figure.savefig(file, format=kind, metadata=title and {"Title": title})
-    )
+    replace_file(path, lambda file: figure.savefig(file, format=kind))
 
 
 def plot_run(folder: str | Path, result: Result) -> None:
@@ -81,9 +66,7 @@ def plot_rows(rows: pd.DataFrame, path: str | Path, size: Sequence[float] = ()) 
     if not curves:
         return False
     axes.set_xscale("log", base=2)
-    places = np.unique(np.concatenate([curve.get_xdata() for curve in curves])).astype(int)
-    axes.set_xticks(places, places)
-    axes.minorticks_off()
+    axes.xaxis.set_major_formatter("{x:.0f}")
     for length in rows.block_size.unique():
         axes.axvline(length, color="0.35", linestyle="--")
         axes.text(length, 1.02, f"L = {length}", transform=axes.get_xaxis_transform())

@@ -6,7 +6,6 @@ import sys
 import numpy as np
 import oracles
 import pandas as pd
-import PIL.Image
 import pytest
 import torch
 from conftest import SIZE, call
@@ -27,49 +26,50 @@ N = 9
 
 
 def drawn_by_formula(text):
-    """The scores and weights (H, N) of the last query by distance, from the papers' formulas."""
+    """The weights (H, N) of the last query by distance, as shares of the largest, from the papers'
+    formulas.
+    """
     scheme = build(text).pos
     parameters = next(iter(scheme.pieces.values())).named_parameters()
     parts = ORACLES[text]({name: p.detach().double().numpy() for name, p in parameters})
     ids = [parts["ids"](n, N) if "ids" in parts else n for n in range(N)]
-    signs = torch.randint(2, (C,), generator=torch.Generator().manual_seed(0)).numpy() * 2.0 - 1
-    x = np.tile(signs, (N, 1))
+    x = np.ones((N, C))
     if "embed" in parts:
         x = parts["embed"](ids, [46] + 8 * [48])
         x = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5)
-    heads = x.reshape(N, D, H).transpose(2, 0, 1) / D**0.25
+    heads = np.tile(x[:, ::H], (H, 1, 1)) / D**0.25
     scores = oracles.logits(parts, heads, heads, x, ids)[:, -1]
     by = parts.get("weights", lambda head, row: softmax(row))
     weights = np.array([by(head, row) for head, row in enumerate(scores)])
-    return scores[:, ::-1], weights[:, ::-1]
+    return weights[:, ::-1] / weights.max(1, keepdims=True)
 
 
 # the oracles of bipe and of units in images are for another text
 @pytest.mark.parametrize("text", [m for m in MENTIONS if not re.search("bipe|unit", m)])
-def test_scores_and_weights_are_those_of_the_formula(text):
-    look = picture.look_at(build(text).pos.float(), 0, N)
-    scores, weights = drawn_by_formula(text)
-    ours = look[picture.SCORE].double().numpy()
-    np.testing.assert_allclose(ours, scores - scores[:, :1], atol=2e-4)
-    shares = look[picture.WEIGHT].double().numpy()
-    np.testing.assert_allclose(shares, weights / weights.max(1, keepdims=True), atol=2e-4)
+def test_scores_are_those_of_the_formula(text):
+    _, scores = picture.look_at(build(text).pos.float(), 0, N)
+    np.testing.assert_allclose(scores.exp().double(), drawn_by_formula(text), atol=2e-4)
 
 
-def test_masks_and_temperatures_are_those_of_the_formula():
-    look = picture.look_at(build("rope + window(size=3, sinks=1) + logn").pos, 0, 20)
-    i, j = np.indices((16, 16))  # 2 L
-    assert (look[picture.SEEN].numpy() == ((j <= i) & ((i - j < 3) | (j < 1)))).all()
-    expected = np.log(np.arange(1, 21)) / np.log(8)
-    np.testing.assert_allclose(look[picture.FACTOR].numpy(), expected[None], atol=1e-6)
-    assert {picture.SEEN, picture.FACTOR}.isdisjoint(picture.look_at(build("rope").pos, 0, 20))
+def test_masks_and_temperatures_are_those_of_the_formula(monkeypatch):
+    figures = []
+    monkeypatch.setattr(picture, "save_figure", lambda figure, path: figures.append(figure))
+    plan, scores = picture.look_at(build("rope + window(size=3, sinks=1) + logn").pos, 0, 1024)
+    picture.draw([("one", 128, plan, scores, pd.DataFrame())], "x.png")
+    score, seen, factor, pairs = figures[0].axes
+    i, j = np.indices((256, 256))  # 2 L
+    image = seen.images[0].get_array()
+    assert (image == ((j <= i) & ((i - j < 3) | (j < 1)))).all()
+    (line,) = factor.lines[:-1]
+    np.testing.assert_allclose(line.get_ydata(), np.log(np.arange(1, 1025)) / np.log(8), atol=1e-6)
+    assert [line.get_xdata()[0] for line in (score.lines[-1], factor.lines[-1])] == [128, 128]
+    assert not pairs.has_data() and not pairs.axison
 
 
 def test_each_scheme_has_its_panel_in_the_page_of_schemes():
     path = docs.ROOT / "docs/schemes.png"
     assert path.stat().st_size < 400_000
-    names = PIL.Image.open(path).info["Title"].split()  # else: python -m tools.docs
-    assert sorted(names) == CATALOGUE.schemes
-    for name in names:
+    for name in CATALOGUE.schemes:
         lines = docs.lines_of(name)
         assert lines.min() >= 0 and abs(lines.max() - 1) < 1e-6 and len(lines) in (1, 4), name
 
@@ -83,18 +83,16 @@ def explained(monkeypatch, capsys, *words):
 @pytest.mark.parametrize("kind", ["png", "pdf", "svg"])
 def test_a_picture_is_written(monkeypatch, capsys, tmp_path, kind):
     path = tmp_path / f"folder/one.{kind}"
-    text = explained(monkeypatch, capsys, "alibi", "rope", "+", "logn", "yarn", f"--out={path}")
+    text = explained(monkeypatch, capsys, "alibi", "rope + logn", "yarn", f"--out={path}")
     assert f"drawn in {path}" in text and path.stat().st_size > 5000
-    assert " head     1     8     64\n    1 -0.25 -2.00 -16.00\n" in text
-    for title in ("alibi", "rope + logn", "rope, extended by yarn"):
-        assert f"\n{title}: score by distance" in text
+    assert "\n0    -0.25 -2.00 -16.00\n1    -0.06 -0.50  -4.00\n" in text
+    assert text.count("score by distance in layer 0") == 3
 
 
 def test_layers_that_differ_are_drawn_apart(monkeypatch, capsys):
     text = explained(monkeypatch, capsys, "rope", "--extend=none | pi(factor=4)")
-    assert text.count("score by distance") == 2
-    assert "\nrope: score" in text and "\nrope, extended by pi(factor=4): score" in text
-    assert explained(monkeypatch, capsys, "--pos=fox").count("score by distance") == 1  # untrained
+    assert text.count("score by distance") == 2 and text.count("rope of base") == 2
+    assert "in layer 0, less" in text and "in layer 1, less" in text
 
 
 def test_a_run_that_is_not_there_is_a_sentence(monkeypatch, capsys):
@@ -112,13 +110,14 @@ def test_a_bias_that_is_almost_nothing_looks_so(monkeypatch, capsys, tmp_path):
     )
     figures = []
     monkeypatch.setattr(picture, "save_figure", lambda figure, path: figures.append(figure))
-    words = ["weak", "nope | alibi", f"--pos_file={file}", "--out=x.png"]
+    words = ["weak", "nope | rope", f"--pos_file={file}", "--out=x.png"]
     assert " -0.17 -0.55 -1.04\n" in explained(monkeypatch, capsys, *words)
-    scores = figures[0].axes[0]
-    assert len(figures[0].axes) == 6 and scores.get_ylim() == (-2.0, 0.2)
-    ends = [line.get_ydata()[64] for line in scores.lines[:4]]
+    score, *_, pairs = figures[0].axes
+    assert len(figures[0].axes) == 12 and score.get_ylim() == (-5, 0.2)
+    ends = [line.get_ydata()[64] for line in score.lines[:4]]
     assert ends[0] == pytest.approx(-1.0436, abs=1e-4)
-    assert figures[0].axes[4].get_ylim()[0] == -8  # lower ones hide a key
+    wavelengths = 2 * np.pi * 10000 ** (np.arange(8) / 8)
+    np.testing.assert_allclose(pairs.lines[0].get_ydata(), wavelengths)
 
 
 def test_a_run_is_drawn_as_trained(monkeypatch, capsys, here, tmp_path):
@@ -133,15 +132,16 @@ def test_a_run_is_drawn_as_trained(monkeypatch, capsys, here, tmp_path):
     table = scheme.pieces["0_t5"].table.detach()
     assert table.abs().max() > 0.01
     for layer in range(2):  # each has its own gates
-        title = f"run: t5(buckets=4, max_distance=8) + fox (for one content), layer {layer}"
-        part = text.partition(f"{title}: score by distance")[2]
-        numbers = [float(x) for x in part.split("\n")[3].split()]
+        part = text.partition(f"score by distance in layer {layer}")[2]
+        numbers = [float(x) for x in part.split("\n")[4].split()]
         gate = scheme.pieces[f"1_fox_layer{layer}"]
-        signs = torch.randint(2, (16,), generator=torch.Generator().manual_seed(0)) * 2.0 - 1
-        decay = gate.features(signs)[0].item()
-        assert numbers[:2] == [1, pytest.approx((table[1] - table[0])[0].item() + decay, abs=6e-3)]
+        decay = gate.features(torch.ones(16))[0].item()
+        _, scores = picture.look_at(scheme, layer, 256)
+        assert numbers[1] == pytest.approx(scores[0, 1].item(), abs=6e-3)
+        rise = (table[1] - table[0])[0].item() + decay
+        assert (scores[0, 1] - scores[0, 0]).item() == pytest.approx(rise, abs=1e-4)
     drawn = (tmp_path / "run.svg").read_text(encoding="utf-8")
-    assert "layer 1</text>" in drawn and ">t5(buckets=4, max_distance=8) + fox (for" in drawn
+    assert ">run, layer 1</text>" in drawn and ">t5(buckets=4, max_distance=8) + fox, l" in drawn
 
 
 # ---- figures of tests
@@ -152,22 +152,23 @@ def selected(*labels):
     return select(rows[rows.label.isin(labels)])
 
 
-def test_labels_of_lengths_do_not_run_into_each_other(monkeypatch, tmp_path):
+def test_labels_of_lengths_do_not_run_into_each_other(monkeypatch):
     rows = rename(selected("alibi", "rope"), "rope=rope(base=500000)")
     figures = []
-    write = figures_of_tests.save_figure
     monkeypatch.setattr(
         figures_of_tests, "save_figure", lambda figure, path: figures.append(figure)
     )
-    figures_of_tests.plot_rows(rows, "x.png", [3.25, 2.2])
-    write(figures[0], tmp_path / "small.png")
-    labels = [x for x in figures[0].axes[0].get_xticklabels() if x.get_visible()]
-    assert [x.get_text() for x in labels] == ["64", "256", "1024", "4096"]
-    boxes = [x.get_window_extent() for x in labels]
-    assert all(a.x1 < b.x0 for a, b in zip(boxes, boxes[1:], strict=False))
-    figures_of_tests.plot_rows(rows, "x.png")
-    write(figures[1], tmp_path / "large.png")
-    assert all(x.get_visible() for x in figures[1].axes[0].get_xticklabels())
+    for size in ([], [3.25, 2.2]):
+        figures_of_tests.plot_rows(rows, "x.png", size)
+        figures[-1].draw_without_rendering()
+        axes = figures[-1].axes[0]
+        low, high = axes.get_xlim()
+        labels = [x for x in axes.get_xticklabels() if low <= x.get_position()[0] <= high]
+        boxes = [x.get_window_extent() for x in labels]
+        assert all(a.x1 < b.x0 for a, b in zip(boxes, boxes[1:], strict=False))
+        lengths = [int(x.get_text()) for x in labels]
+        assert set(lengths) <= set(rows.length) and len(lengths) >= 3
+    assert len(figures) == 2
 
 
 def test_the_lengths_of_a_report_are_those_of_its_figure(monkeypatch, capsys):

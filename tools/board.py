@@ -20,7 +20,7 @@ import pandas as pd
 from scipy import stats
 
 from common.errors import UserError, run_program
-from tables import reach
+from tables import reach, tables
 from tables.figures import new_figure, save_figure
 from tables.records import load_rows
 
@@ -28,13 +28,13 @@ ROWS = Path(__file__).resolve().parents[1] / "results/board/rows.csv.xz"
 # accuracy above chance in texts of L, below which a kind is not learned
 LEARNED = {"content": 0.9, "order": 0.5}
 NUMBERS = ("text", "content", "order")
-# what a reader asks: the number, in what order, how it is printed
+# what a reader asks: the number, and whether less of it is better
 QUESTIONS = {
-    "a flat loss: rise to 32 L, nats": ("text", True, ".3f"),
-    "far names: area of content": ("content", False, ".2f"),
-    "their order: area of order": ("order", False, ".2f"),
-    "texts up to L: nats at L": ("L", True, ".3f"),
-    "a quick test: tokens/s at 32 L": ("speed", False, ",.0f"),
+    "a flat loss: rise to 32 L, nats": ("text", True),
+    "far names: area of content": ("content", False),
+    "their order: area of order": ("order", False),
+    "texts up to L: nats at L": ("L", True),
+    "a quick test: thousand tokens/s at 32 L": ("speed", False),
 }
 IN_A_ROW = 6  # schemes in one row of the figure
 
@@ -53,7 +53,7 @@ def measure(rows: pd.DataFrame) -> pd.DataFrame:
         reads_longest = longest in text.index and np.isfinite(text.nats[longest])
         if reads_longest:
             line["text"] = text.nats[longest] - text.nats[trained]
-            line["speed"] = text.tokens_per_s[longest]
+            line["speed"] = text.tokens_per_s[longest] / 1000
             # the loss in each of the validation books, (books,)
             line["books"] = np.subtract(text.block_nats[longest], text.block_nats[trained])
         tested = reach.answered(run.assign(trained_size=trained))
@@ -157,14 +157,15 @@ def cell(runs: pd.DataFrame, name: str, digits: int) -> str:
 
 def first_five(numbers: pd.DataFrame) -> str:
     """In Markdown: the best means over seeds for each question, of what is learned."""
-    means = numbers.groupby("label")[[name for name, _, _ in QUESTIONS.values()]].mean()
     learned = has_learned(numbers)
-    means[learned.columns] = means[learned.columns].where(learned)
-    lines = ["| asked for | 1 | 2 | 3 | 4 | 5 |", "|---|---|---|---|---|---|"]
-    for question, (name, ascending, digits) in QUESTIONS.items():
-        best = means[name].sort_values(ascending=ascending).head(5)
-        lines.append(f"| {question} | {' | '.join(f'{k} {x:{digits}}' for k, x in best.items())} |")
-    return "\n".join(lines)
+    best = {}
+    for question, (name, ascending) in QUESTIONS.items():
+        means = numbers.groupby("label", sort=False)[name].mean()
+        if name in learned:
+            means = means[learned[name]]
+        means = means.sort_values(ascending=ascending).head(5)
+        best[question] = pd.Series([f"{label} {mean:.3f}" for label, mean in means.items()])
+    return tables.show("", pd.DataFrame(best), format="md").strip()
 
 
 def show(numbers: pd.DataFrame, base: str) -> str:
@@ -174,30 +175,22 @@ def show(numbers: pd.DataFrame, base: str) -> str:
     learned = has_learned(numbers)
     order = numbers.groupby("label").text.mean().sort_values().index
     numbers = numbers.set_index("label").loc[order].reset_index()
-    lines = [
-        "| scheme | seeds | text at L, nats | rise to 32 L | content: at L | area "
-        "| order: at L | area |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    lines = []
     for label, runs in numbers.groupby("label", sort=False):
-        cells = [label.replace("|", "\\|"), str(len(runs)), f"{runs.L.mean():.3f}"]
-        cells.append(cell(runs, "text", 3))
+        line = {"scheme": label, "seeds": len(runs), "text at L, nats": f"{runs.L.mean():.3f}"}
+        line["rise to 32 L"] = cell(runs, "text", 3)
         for kind in LEARNED:
-            cells.append(f"{runs[f'inside_{kind}'].mean():.2f}")
-            cells.append(cell(runs, kind, 2) if learned.loc[label, kind] else "not learned")
-        lines.append("| " + " | ".join(cells) + " |")
+            line[f"{kind}: at L"] = f"{runs[f'inside_{kind}'].mean():.2f}"
+            is_learned = learned.loc[label, kind]
+            line[f"{kind}: area"] = cell(runs, kind, 2) if is_learned else "not learned"
+        lines.append(line)
+    text = tables.show("", pd.DataFrame(lines), format="md").strip()
     differences = compare(numbers, base)
     if differences.empty:  # of fewer than three seeds
-        return "\n".join(lines)
-    lines += ["", f"| minus {base} | number | seeds | mean ± 95 % | p | Holm's p |"]
-    lines.append("|---|---|---|---|---|---|")
-    for row in differences.itertuples():
-        p, corrected = (f"{x:.4f}" if x >= 0.0001 else "< 0.0001" for x in (row.p, row.holm))
-        lines.append(
-            f"| {row.label} | {row.name} | {row.seeds} | {row.mean:+.3f} ± {row.half:.3f} "
-            f"| {p} | {corrected} |"
-        )
-    return "\n".join(lines)
+        return text
+    differences["p"] = differences.p.map("{:.2g}".format)
+    differences.columns = [f"minus {base}", "number", "seeds", "mean", "± 95 %", "p", "Holm's p"]
+    return text + tables.show("", differences, format="md")
 
 
 # ---- the figure
@@ -239,14 +232,12 @@ def draw_group(rows: pd.DataFrame, text, content, order) -> None:
     for axes in (text, content, order):
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:.0f}")
-        axes.axvline(trained, color="0.8", zorder=0)
-        axes.spines[["top", "right"]].set_visible(False)
-    text.set_xticks(sorted(rows.length.unique()))
+        axes.axvline(trained, color="0.8")
     text.set_ylabel("nats a byte")
     content.set_ylabel("accuracy above chance")
     for axes in (content, order):
         axes.set_ylim(-0.4, 1.03)
-        axes.axhline(0, color="0.8", zorder=0)
+        axes.axhline(0, color="0.8")
     order.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
 
 
@@ -271,9 +262,7 @@ def main() -> None:
     if options.base not in set(rows.label):
         raise UserError(f"--base is one of: {'; '.join(rows.label.unique())}")
     numbers = measure(rows)
-    if numbers.groupby("label").seed.count().min() >= 3:
-        print(first_five(numbers), end="\n\n")
-    print(show(numbers, options.base))
+    print(first_five(numbers), show(numbers, options.base), sep="\n\n")
     if options.figure:
         schemes = options.schemes.split(",") if options.schemes else rows.label
         draw(rows[rows.label.isin(schemes)], options.figure)

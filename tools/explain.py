@@ -11,8 +11,9 @@ FOLDER may also be a config.json, or a name such as HuggingFaceTB/SmolLM-135M: w
 5.23 makes of its positions, and which keys it does not read. If there are such, the exit status
 is 1, and 2 if it cannot be read.
 
-Scores by distance are those of a query for keys that are all alike; heads that do the same are
-listed once. A weight is e to its score: 0.1 more or less is hardly felt, a key at -8 is hidden.
+Scores by distance are those of a query for keys that are all alike; heads and layers that do the
+same are shown once. A weight is e to its score: 0.1 more or less is hardly felt, a key at -8 is
+hidden.
 
 The table has a line for each pair of columns that a rotary scheme rotates. A pair that completes a
 turn within the training length L (block_size) sees every angle in training; a slower pair reaches
@@ -36,12 +37,12 @@ from configurable import FigureFile, ModelSettings, Tokens, configure, setting
 from data.download import model_folder
 from measure.examine import examine
 from model import GPT
-from posenc import Extension, Rotary, Shape, methods_of, scheme_name
+from posenc import Extension, Piece, Rotary, Shape, scheme_name
 from run.huggingface import is_huggingface
 from run.load import load_run
 from run.positions import pattern_of, read_positions
-from scheme import Catalogue, Scheme, extended_ids, mentions_in, options_of, parse
-from tools.picture import PAIRS, SCORE, Looks, draw, look_at
+from scheme import Catalogue, Scheme, extended_ids, options_of, parse
+from tools.picture import Look, draw, look_at
 
 VERDICTS = Path(__file__).resolve().parents[1] / "results/verdicts.toml"
 
@@ -92,16 +93,14 @@ def pair_table(scheme: Scheme, rotary: Rotary, length: int) -> pd.DataFrame:
     return frame.rename_axis("pair")
 
 
-def print_rotary(scheme: Scheme, length: int) -> None:
-    """Print the table of each rotary piece."""
-    for rotary in scheme.rotary:  # empty if no pairs rotate
-        frame = pair_table(scheme, rotary, length)
-        _, factor = rotary.frequencies(length, scheme.maps)
-        unseen = (~frame["all seen"]).sum()
-        print(f"\n{scheme_name(rotary)} of base {rotary.base:g}, N = {length}\n")
-        print(frame.reset_index().to_string(index=False, float_format="%.3f"))
-        print(f"\n{unseen} of {len(frame)} pairs meet angles never seen")
-        print(f"cosines and sines x {factor:.4f}: products of turned columns x {factor**2:.4f}")
+def print_pairs(scheme: Scheme, rotary: Rotary, frame: pd.DataFrame, length: int) -> None:
+    """Print the table of a rotary piece."""
+    _, factor = rotary.frequencies(length, scheme.maps)
+    unseen = (~frame["all seen"]).sum()
+    print(f"\n{scheme_name(rotary)} of base {rotary.base:g}, N = {length}\n")
+    print(frame.reset_index().to_string(index=False, float_format="%.3f"))
+    print(f"\n{unseen} of {len(frame)} pairs meet angles never seen")
+    print(f"cosines and sines x {factor:.4f}: products of turned columns x {factor**2:.4f}")
 
 
 def explain_model(name: str, settings: ExplainSettings) -> int:
@@ -119,7 +118,7 @@ def explain_model(name: str, settings: ExplainSettings) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     first = found.first_length
-    looks = {}
+    looks = []
     print(f"{path}: of type {found.kind}, read as transformers 5.23 reads it")
     print(f"pos     {pattern_of([x.pos or '(no attention)' for x in found.layers])}")
     print(f"extend  {pattern_of([x.extend or 'none' for x in found.layers])}")
@@ -140,119 +139,93 @@ def explain_model(name: str, settings: ExplainSettings) -> int:
         scheme.extend(layer.extend, path.parent)
         for rotary in scheme.rotary:
             inv_freq, _ = rotary.frequencies(first, scheme.maps)
-            past, _ = rotary.frequencies(first + 1, scheme.maps)
             farther, _ = rotary.frequencies(2 * first, scheme.maps)
             print(f"{2 * inv_freq.count_nonzero()} of {layer.width} columns turn")
             if not inv_freq.equal(farther):
-                when = "once" if past.equal(farther) else "with every length"
-                print(f"past {first} tokens the frequencies change {when}")
-        for piece in [*scheme.pieces.values(), *scheme.extensions.values()]:
-            if piece.temperature:
-                last = piece.temperature(torch.tensor([(settings.length or found.length) - 1.0]))
-                print(f"{scheme_name(piece)}: all scores x {float(last):.4f} at the last position")
+                print(f"the frequencies change past {first} tokens")
         extended = round(first * (scheme.factor(found.length) or 1))
         length = settings.length or max(found.length, extended)
-        print_rotary(scheme, length)
-        print_scores(scheme, length, looks)
+        looks += print_layers(scheme, length, layer.pos)
     if settings.out:
         draw(looks, settings.out)
     return 1 if found.ignored else 0
 
 
-def print_scores(scheme: Scheme, length: int, looks: Looks, run: str = "") -> None:
-    """Print the scores by distance of each kind of layer, and add what is drawn of it to `looks`.
-
-    In a run, layers with pieces of their own are kinds of their own. Texts are as long as 256 MiB
-    of keys allow.
+def print_layers(scheme: Scheme, length: int, title: str) -> list[Look]:
+    """Print pairs and scores by distance of layers, once of those that do the same; returns what
+    is drawn. Scores are of texts as long as 256 MiB of keys allow.
     """
     shape = scheme.shape
-    length = min(length, 2**26 // (shape.n_head * max(1, shape.turned_width)))
-    extended = parse(scheme.extend_text or "none")
-    for layer, keys in enumerate(scheme.layers):
-        pieces = [scheme.pieces[key] for key in keys]
-        title, extension = (
-            " + ".join(mention.text for mention in mentions_in(expression.pattern, layer))
-            for expression in (scheme.expression, extended)
-        )
-        if extension != "none":
-            title += f", extended by {extension}"
-        if any(piece.score or piece.features for piece in pieces):
-            title += " (for one content)"
-        if run:
-            title = f"{run}: {title}"
-            if any(piece.per_layer for piece in pieces):
-                title += f", layer {layer}"
-        if title in looks:
+    size = min(length, 2**26 // (shape.n_head * max(1, shape.turned_width)))
+    looks = []
+    for layer in range(len(scheme.layers)):
+        plan, scores = look_at(scheme, layer, size)
+        if any(scores.equal(look[3]) for look in looks):
             continue
-        look = look_at(scheme, layer, length)
-        looks[title] = shape.first_length, look
-        for piece in pieces:
-            if isinstance(piece, Rotary):
-                look[PAIRS] = pair_table(scheme, piece, length)
-        distances = [8**n for n in range(8) if 8**n < length]
-        frame = pd.DataFrame(look[SCORE][:, distances], columns=distances)
-        frame = frame.round(2).drop_duplicates()
-        frame.insert(0, "head", frame.index + 1)
-        print(f"\n{title}: score by distance, less that of the query's own token\n")
-        print(frame.to_string(index=False, float_format="%.2f"))
+        table = pd.DataFrame()
+        if isinstance(plan.turn_piece, Rotary):
+            table = pair_table(scheme, plan.turn_piece, length)
+            print_pairs(scheme, plan.turn_piece, table, length)
+        frame = pd.DataFrame(scores).round(2).drop_duplicates()
+        frame = frame.filter([1, 8, 64, 512, 4096, 32768])
+        print(f"\nscore by distance in layer {layer}, less the highest\n")
+        print(frame.rename_axis("head").to_string(float_format="%.2f"))
+        looks.append((f"{title}, layer {layer}", shape.first_length, plan, scores, table))
+    return looks
+
+
+def options_text(cls: type[Piece]) -> str:
+    """The options of a piece with their defaults; "" if it has none."""
+    options = []
+    for name, (_, default) in options_of(cls).items():
+        options.append(name if default is ... else f"{name}={default}")
+    return ", ".join(options)
 
 
 def print_pieces(scheme: Scheme) -> None:
-    """Print what each piece is, with its verdicts, options, methods and parameters."""
+    """Print what each piece is, with its verdicts, options and parameters."""
     pieces = [*scheme.extensions.values(), *scheme.pieces.values()]
     for cls, piece in {type(piece): piece for piece in pieces}.items():
-        options = []
-        for name, (_, default) in options_of(cls).items():
-            options.append(name if default is ... else f"{name}={default}")
-        methods = [f"{method.name}({method.arguments})" for method in methods_of(cls)]
         parameters = [f"{name} {tuple(x.shape)}" for name, x in piece.named_parameters()]
         # not getdoc, which gives the contract where a class has no docstring
         print(f"\n{scheme_name(piece)}: {inspect.cleandoc(cls.__doc__ or 'no docstring')}")
         for sentence in verdicts(scheme_name(piece)):
             print(f"verdict: {sentence}")
-        print(f"options: {', '.join(options) or 'none'}")
-        print(f"methods: {', '.join(methods) or 'none'}")
+        print(f"options: {options_text(cls) or 'none'}")
         print(f"parameters: {', '.join(parameters) or 'none'}")
 
 
+def scheme_of(text: str, settings: ExplainSettings) -> Scheme:
+    """The scheme of a run as trained, or of an expression, which is checked."""
+    if text.startswith("out/") or Path(text).exists():
+        run = load_run(text, "cpu", "float32", settings.pos_file)
+        print(run)
+        return run.model.pos
+    kind = Catalogue(settings.pos_file).find(parse(text).mentions[0].name)
+    name = "extend" if issubclass(kind, Extension) else "pos"
+    config = replace(settings, **{name: text}).gpt(vocab_size=256)
+    for warning in examine(config, settings.pos_file):
+        print(f"warning: {warning}", file=sys.stderr)
+    print(
+        "checked: causal, independent of other texts in the batch, finite, every parameter trained"
+    )
+    torch.manual_seed(0)
+    return GPT(config, settings.pos_file).pos
+
+
 def main() -> int | None:
-    """Describe expressions, a run or a model, and print and draw what they do to scores."""
+    """Describe expressions, runs or a model, and print and draw what they do to scores."""
     settings, words = configure(ExplainSettings, sys.argv[1:], __doc__)
-    texts = []
-    for word in words:
-        if texts and (word[0] in "+|" or texts[-1][-1] in "+|"):  # not quoted
-            texts[-1] += f" {word}"
-        else:
-            texts.append(word)
-    looks = {}
-    for text in texts or [""]:
-        if text and (Path(text).is_file() or is_huggingface(text)):
+    looks = []
+    for text in words or [settings.pos]:
+        if Path(text).is_file() or is_huggingface(text):
             return explain_model(text, settings)
-        is_run = text.startswith("out/") or text and Path(text).exists()
-        if is_run:
-            run = load_run(text, "cpu", "float32", settings.pos_file)
-            print(run)
-            scheme = run.model.pos
-        else:
-            changed = {}
-            if text:
-                kind = Catalogue(settings.pos_file).find(parse(text).mentions[0].name)
-                changed["extend" if issubclass(kind, Extension) else "pos"] = text
-            config = replace(settings, **changed).gpt(vocab_size=256)
-            torch.manual_seed(0)
-            scheme = GPT(config, settings.pos_file).pos
-            for warning in examine(config, settings.pos_file):
-                print(f"warning: {warning}", file=sys.stderr)
-            print(
-                "checked: causal, independent of other texts in the batch, finite, "
-                "every parameter trained"
-            )
+        scheme = scheme_of(text, settings)
         trained = scheme.shape.first_length
         length = settings.length or min(8 * trained, scheme.limit or 2**24)
         print(f"{scheme.text}, trained at L = {trained}\n{scheme.describe()}")
         print_pieces(scheme)
-        print_rotary(scheme, length)
-        print_scores(scheme, length, looks, text if is_run else "")
+        looks += print_layers(scheme, length, text)
     if settings.out:
         draw(looks, settings.out)
         print(f"drawn in {settings.out}")

@@ -1,118 +1,87 @@
-"""What schemes do, drawn: scores and weights by distance, keys seen, wavelengths, temperature."""
+"""What schemes do to scores, drawn."""
 
-import textwrap
-from dataclasses import replace
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor
 
-from attention import Options, attention_weights, sees, slice_queries
+from attention import Options, Plan, attention_weights, sees, slice_queries
 from scheme import Scheme
 from tables.figures import new_figure, save_figure
 
-# the panels of a picture, by their y labels
-SCORE = "score, less that of\nthe query's own token"
-WEIGHT = "attention weight, as a\nshare of the largest"
-SEEN = "query"
-PAIRS = "wavelength, tokens"
-FACTOR = "factor of all scores"
-X_LABELS = {SEEN: "key, dark if seen", PAIRS: "pair of columns", FACTOR: "position of the query"}
-CAPTION = """All tokens are alike, and score 1 before positions act; turning takes a share of any
-score. Lines are heads, the first dark; without a run, as they begin. Dashed: the training length.
-Red: pairs that meet unseen angles; rings: in longer texts. Vectors and outputs are not drawn."""
-
-Look = dict[str, Any]  # numbers by panel
-Looks = dict[str, tuple[int, Look]]  # by title: L, the length first trained at, and the numbers
+# a title, the training length, a layer's plan, scores by distance (H, N), pairs that turn
+Look = tuple[str, int, Plan, Tensor, pd.DataFrame]
 
 
 @torch.no_grad()
-def look_at(scheme: Scheme, layer: int, length: int) -> Look:
-    """What positions do in a layer, in a text of N = `length` tokens that are all alike.
+def look_at(scheme: Scheme, layer: int, length: int) -> tuple[Plan, Tensor]:
+    """The plan of a layer, and the scores (H, N) of the last query in a text of N = `length` tokens
+    by the distance of the key, less the highest; -inf where it sees no key.
 
-    SCORE and WEIGHT (H, N) are the last query's, by the distance of the key; scores are -inf where
-    it is not seen. If there are any, SEEN is the mask of up to 2 L tokens, of which 256 to 511 are
-    shown, and FACTOR (H or 1, N) the temperature. Queries and keys are one vector, which scores 1
-    with itself. Where positions are embedded, each is the vector of its position alone.
+    A score is the logarithm of a weight. All tokens are alike: queries and keys are one vector, of
+    equal numbers, which scores 1 with itself. Where positions are embedded, each is the vector of
+    its position alone, of which heads have every n-th column.
     """
     shape = scheme.shape
-    width = max(1, shape.turned_width)
-    index = torch.arange(length)
-    ids = scheme.ids(index, length)
-    plan = scheme.plans(index, ids, length, length, Options())[scheme.plan_keys[layer]]
-    # 1 or -1 in each column: all pairs of columns are equally long
-    x = torch.randint(2, (shape.width,), generator=torch.Generator().manual_seed(0)) * 2.0 - 1
-    x = x.expand(1, length, -1)  # (1, N, C)
     # in bytes a full stop before every 31 zeros, for what counts digits or sentences
-    tokens = torch.where(index % 32 == 0, 46, 48)[None]
-    embedded = scheme.embed(ids, tokens, length)
-    if embedded is not None:
-        x = torch.nn.functional.layer_norm(embedded.expand_as(x), x.shape[-1:])
-    # (1, H, N, D): a head has every H-th column, of fast and of slow sinusoids
-    columns = torch.arange(shape.n_head * width) % shape.width
-    k = x[..., columns].unflatten(-1, (width, -1)).movedim(-1, 1) / width**0.25
-    q = k[:, :, -1:]
-    features = plan.features_piece.features(x) if plan.features_piece else None
+    tokens = torch.where(torch.arange(length) % 32 == 0, 46, 48)[None]
+    options = Options(softmax=torch.log_softmax, path="scored")
+    read = scheme.read(tokens, length, length, options)
+    x = torch.ones(1, length, shape.width)
+    if read.embedded is not None:
+        x = torch.nn.functional.layer_norm(read.embedded.reshape_as(x), x.shape[-1:])
+    plan = read.plans[layer]
     last = slice_queries(plan, length - 1, length)
+    width = max(1, shape.turned_width)
+    columns = torch.arange(width) * shape.width // width
+    k = x[:, None, :, columns].expand(-1, shape.n_head, -1, -1) / width**0.25  # (1, H, N, D)
+    q = k[:, :, -1:]
     if not plan.regions:
         q, k = last.turn(q, k)
-    as_scores = Options(softmax=lambda scores, _: scores)
-    scores, weights = (
-        attention_weights(q, k, p, width**-0.5, features)[0, :, 0].flip(-1)
-        for p in (replace(last, weights_piece=None, options=as_scores), last)
-    )
-    look = {SCORE: scores - scores[:, :1], WEIGHT: weights / weights.amax(-1, keepdim=True)}
-    if plan.masks:
-        size = min(2 * shape.first_length, length)
-        places = index[: size : max(1, size // 256)]
-        look[SEEN] = sees(plan, places[:, None], places)
-    if plan.temperature is not None:
-        look[FACTOR] = plan.temperature.reshape(-1, length)
-    return look
+    features = plan.features_piece.features(x) if plan.features_piece else None
+    scores = attention_weights(q, k, last, width**-0.5, features)[0, :, 0].flip(-1)
+    if plan.weights_piece:
+        scores = scores.log()
+    return plan, scores - scores.amax(-1, keepdim=True)
 
 
-def draw_lines(axes: Any, lines: Tensor, first: int, trained: int) -> None:
-    """Draw a line for each head, (H, N), at `first`, `first` + 1 ... on a logarithmic axis."""
-    from matplotlib import colormaps  # slow
-
-    colors = colormaps["viridis"]
-    for head, line in enumerate(lines):
-        axes.plot(range(first, first + len(line)), line, color=colors(head / len(lines)))
+def draw_lines(axes: Any, lines: Tensor, trained: int) -> None:
+    """Draw a line for each head, (H, N), on a logarithmic axis."""
+    pd.DataFrame(lines.T).plot(ax=axes, colormap="winter", legend=False)
     axes.set_xscale("log", base=2)
     axes.set_xlim(1, lines.shape[1])
-    axes.minorticks_off()
+    axes.xaxis.set_major_formatter("{x:.0f}")
     axes.axvline(trained, color="0.35", linestyle="--")
 
 
-def draw(looks: Looks, path: str) -> None:
-    """Draw a row of panels for each title."""
-    most = max(len(look) for _, look in looks.values())
-    figure = new_figure((3.4 * most, 2.4 * len(looks) + 0.6))
-    grid = figure.subplots(len(looks), most, squeeze=False)
-    for (title, (trained, look)), row in zip(looks.items(), grid, strict=True):
-        row[0].set_title(textwrap.shorten(title, 45 * most), loc="left")
-        for axes in row[len(look) :]:
-            axes.set_axis_off()
-        for panel, axes in zip(look, row, strict=False):
-            axes.set(xlabel=X_LABELS.get(panel, "distance, tokens"), ylabel=panel)
-            if panel == SEEN:
-                size = min(2 * trained, look[WEIGHT].shape[1])
-                axes.imshow(look[SEEN], cmap="Greys", vmax=1.3, extent=(0, size, size, 0))
-                axes.axhline(trained, color="0.35", linestyle="--")
-            elif panel == PAIRS:
-                pairs = look[PAIRS]
-                colors = pairs["all seen"].map({True: "C0", False: "C3"})
-                axes.scatter(pairs.index, pairs["wavelength"], 9, colors)
-                axes.scatter(pairs.index, pairs["wavelength at N"], 30, "none", edgecolors=colors)
-                axes.set_yscale("log", base=2)
-                axes.axhline(trained, color="0.35", linestyle="--")
-                axes.yaxis.set_major_formatter("{x:,.0f}")
-            else:
-                draw_lines(axes, look[panel], panel == FACTOR, trained)
-                axes.xaxis.set_major_formatter("{x:,.0f}")
-                axes.set_ylim(0)
-            if panel == SCORE:  # e^-8 is no weight; a bias that is almost nothing should look so
-                finite = look[SCORE][look[SCORE].isfinite()]
-                axes.set_ylim(max(-8, min(-2, finite.min())), max(0.2, finite.max()))
-    figure.supxlabel(CAPTION, fontsize="small")
+def draw(looks: list[Look], path: str) -> None:
+    """Draw a row for each look: scores, what the first 2 L queries see, temperature, pairs. Pairs
+    above the dashed line do not finish a turn within the training length.
+    """
+    figure = new_figure((14, 3 * len(looks)))
+    grid = figure.subplots(len(looks), 4, squeeze=False)
+    for (title, trained, plan, scores, table), row in zip(looks, grid, strict=True):
+        score, seen, factor, pairs = row
+        length = scores.shape[1]
+        score.set_title(title, loc="left")
+        draw_lines(score, scores, trained)
+        score.set(xlabel="distance, tokens", ylabel="score, less the highest", ylim=(-5, 0.2))
+        size = 2 * trained
+        places = torch.linspace(0, size - 1, 256).long()
+        seen.imshow(
+            sees(plan, places[:, None], places), cmap="Greys", vmax=2, extent=(0, size, size, 0)
+        )
+        seen.set(xlabel="key, dark if seen", ylabel="query")
+        if plan.temperature is not None:
+            draw_lines(factor, plan.temperature.reshape(-1, length), trained)
+            factor.set(xlabel="position of the query", ylabel="factor of its scores")
+        if not table.empty:
+            table.filter(like="wavelength").plot(ax=pairs, style=["o", "."], logy=True)
+            pairs.axhline(trained, color="0.35", linestyle="--")
+            pairs.set_ylabel("tokens")
+            pairs.yaxis.set_major_formatter("{x:.0f}")
+        for axes in row:
+            if not axes.has_data():
+                axes.set_axis_off()
     save_figure(figure, path)
