@@ -265,7 +265,7 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last(tmp_path, monkeypatch
     ],
 )
 def test_a_page_of_the_board_has_the_numbers_of_its_rows(page, table, base):
-    """The pages were written by a program that used none of the project's statistics."""
+    """The numbers were first computed by a program that used none of the project's statistics."""
     page = ROOT / "results" / page
     rows = load_rows(page.parent / table)
     numbers = board.measure(rows[rows.step == rows.max_iters])
