@@ -264,6 +264,8 @@ def train_cells(cells: list[Cell], jobs: int, dtype: str = "auto") -> dict[str, 
     SystemExit is raised.
     """
     waiting = [cell for cell in cells if not cell.is_finished()]
+    for cell in waiting:
+        cell.failure.unlink(missing_ok=True)
     failures = {}
     children = []
     caught = []  # signals
@@ -281,7 +283,6 @@ def train_cells(cells: list[Cell], jobs: int, dtype: str = "auto") -> dict[str, 
             return
         started = time.monotonic()
         cell.folder.mkdir(parents=True, exist_ok=True)
-        cell.failure.unlink(missing_ok=True)
         child = start_training(cell, dtype, threads)
         children.append(child)
         if caught:  # a signal came while the child was being started

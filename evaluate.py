@@ -43,7 +43,7 @@ from common import device
 from common.errors import UserError, run_program
 from configurable import RESULT, EvaluateSettings, MeasureSettings, configure, setting_values
 from measure import diagnose
-from measure.extrapolation import run_tests
+from measure.extrapolation import is_measured, records_in, run_tests
 from measure.protocols import (
     find_places,
     fixed_targets,
@@ -87,11 +87,14 @@ def evaluate_run(
             run.model.pos.extend(run.model.config.extend, run.folder)  # with the run's own files
         else:
             run.model.pos.extend(extension)  # with files as typed
-        title = f"{run.folder}: {run.model.pos.describe()}, on {run.compute.reason}"
         windows = settings.eval_windows
-        result = run_tests(tester, about, run.folder, lengths, windows, names, only_missing, title)
-        if result.records:
-            plot_run(run.folder, load_result(run.folder))
+        if only_missing:
+            [protocol] = of_text(names)
+            if is_measured(tester, about, records_in(run.folder), protocol, lengths, windows):
+                continue
+        print(f"{run.folder}: {run.model.pos.describe()}, on {run.compute.reason}")
+        result = run_tests(tester, about, run.folder, lengths, windows, names)
+        plot_run(run.folder, load_result(run.folder))
     return result
 
 

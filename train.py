@@ -415,7 +415,7 @@ def test(run: Run, processes: Processes) -> Result:
 
 def main() -> None:
     """Train, test, and print the table."""
-    if len(sys.argv) == 1:
+    if set(sys.argv[1:]) <= {"--debug"}:
         raise UserError(
             "say what to train: python train.py config/alibi.py takes minutes on two cores, with "
             "config/size/tiny.py after it under one; --help has all settings"
@@ -441,6 +441,8 @@ def main() -> None:
         if processes.highest(int(waited)):
             folder = RunFolder.open(s)
             result = folder.finished_result()
+            dtype = folder.kept_dtype(s.dtype)
+            compute = device.pick(s.device, dtype, s.batch_size * s.block_size, s.n_embd)
         if result is None:
             with device.memory_advice("lower batch_size, or eval_lengths if training is done"):
                 run = start_run(s, folder, source, compute, processes)

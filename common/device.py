@@ -230,5 +230,7 @@ def peak_memory(compute: Compute) -> int:
     if sys.platform == "darwin":
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # Linux's ru_maxrss is no less than that of the process which started this one
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    return 1024 * int(re.search(r"VmHWM:\s*(\d+) kB", status)[1])
+    peak = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"))
+    if peak:
+        return 1024 * int(peak[1])
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # as in gVisor

@@ -21,17 +21,16 @@ def run_tests(
     windows: int,
     names: Sequence[str] = (),
     only_missing: bool = False,
-    title: str = "",
 ) -> Result:
     """Test a model as `extrapolation` does, and add the records to the extrapolation.json in
     `folder` after each protocol of text: a test that is stopped keeps those that were finished.
 
-    With `only_missing`, a protocol is left out if all that is asked was measured before. `title` is
-    printed if anything is tested. Returns the new records.
+    With `only_missing`, a protocol is left out if its newest records, which tables show, have all
+    that is asked. Returns the new records.
     """
-    measured = []
-    if (folder / "extrapolation.json").exists():  # refused before the test if damaged
-        measured = load_result(folder).records
+    measured = records_in(folder)  # refused before the test if damaged
+    newest = {(x.protocol, x.length, x.dataset, x.extend, x.checkpoint): x for x in measured}
+    measured = [*newest.values()]
     new = replace(about, unit=tester.corpus.unit, seconds=0.0)
     # what is tested and written together: a protocol of text, or the answers of another corpus
     for protocol in of_text(names) if tester.corpus.is_text else [None]:
@@ -40,14 +39,17 @@ def run_tests(
             if not tester.processes.highest(missing):  # all processes test the same
                 continue
         part = [protocol.name] if protocol else []
-        if title and not new.records:
-            print(title)
         result = extrapolation(tester, about, lengths, windows, part)
         seconds = round(new.seconds + result.seconds, 1)
         new = replace(new, records=new.records + result.records, seconds=seconds)
         if tester.processes.is_master:
             update_result(folder, new)
     return new
+
+
+def records_in(folder: Path) -> list[Record]:
+    """The records of a run folder; none before its first test."""
+    return load_result(folder).records if (folder / "extrapolation.json").exists() else []
 
 
 def is_measured(

@@ -157,8 +157,9 @@ def made_by_another_version(folder: str | Path, config: dict) -> UserError:
     if commit:
         short = commit[:7]
         checkout = f"use it there: git worktree add ../longshot-{short} {short}"
+    this = "this is another commit" if made_by == VERSION else f"this is version {VERSION}"
     return UserError(
-        f"{folder} was made by version {made_by} of this program, and this is version {VERSION}: "
+        f"{folder} was made by version {made_by} of this program, and {this}: "
         f"train it again with --overwrite=True, or {checkout}"
     )
 
@@ -329,7 +330,12 @@ class RunFolder:
         The folder of a new run is emptied, and gets copies of the scheme's files that are not part
         of this program.
         """
-        lock_folder(self.path)
+        lock_folder(self.path, self.settings.wait)
+        if self.is_new and not self.settings.overwrite and not RunFolder(self.path).is_new:
+            raise UserError(
+                f"another program has begun a run in {self.path} meanwhile: the same command "
+                "resumes it"
+            )
         if self.is_new:
             results = ("ckpt-*.pt", "metrics.jsonl", "extrapolation.*", "extend.*", "diagnose.*")
             for pattern in results:  # of a run that is overwritten

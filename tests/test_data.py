@@ -727,10 +727,19 @@ def test_the_token_after_a_document_is_read_from_the_file_beside_the_tokenizer(t
     for end in ('"<|end|>"', '{"content": "<|end|>"}'):
         names.write_text(f'{{"eos_token": {end}}}', encoding="utf-8")
         assert end_of(f"n{len(end)}", folder / "tokenizer.json") == 0
-    names.write_text('{"eos_token": "</s>"}', encoding="utf-8")
-    with pytest.raises(UserError, match="tokenizer_config.json: eos_token = '</s>' is no token of"):
-        end_of("none", folder)
+    for end in ('"</s>"', '{"text": "<|end|>", "content": "</s>"}', "7"):
+        names.write_text(f'{{"eos_token": {end}}}', encoding="utf-8")
+        with pytest.raises(UserError, match="tokenizer_config.json: eos_token = .* is no token of"):
+            end_of("none", folder)
     assert not (tmp_path / "none").exists()
+    # a file that is no tokenizer leaves the corpus as it was
+    before = (tmp_path / "file/tokenizer.json").read_bytes()
+    with pytest.raises(UserError, match="cannot be read as a tokenizer"):
+        paths = [str(tmp_path / "a.txt")]
+        text.prepare("file", paths, [], str(tmp_path / "a.txt"), tmp_path, overwrite=True)
+    assert (tmp_path / "file/tokenizer.json").read_bytes() == before
+    with pytest.raises(UserError, match="--tokenizer=tok/none.json has no tokenizer.json"):
+        end_of("none", "tok/none.json")
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--name=../x", "a.txt", "--tokenizer=bytes"]])

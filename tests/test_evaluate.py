@@ -647,3 +647,6 @@ def test_a_test_that_is_stopped_keeps_what_it_finished_and_goes_on_from_there(tm
     again = run_tests(tester, run_at(L), tmp_path, LENGTHS, 128, only_missing=True)
     assert "nonoverlapping" not in {record.protocol for record in again.records}
     assert not run_tests(tester, run_at(L), tmp_path, LENGTHS, 128, only_missing=True).records
+    # the newest test counts, which tables show
+    after = run_tests(tester, run_at(L), tmp_path, LENGTHS, 64, only_missing=True)
+    assert {record.protocol for record in after.records} >= {"fixed_targets", "windowed"}

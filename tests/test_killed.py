@@ -1,6 +1,7 @@
 """A run that is killed at a chosen moment goes on as if nobody had touched it."""
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -9,13 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import workplace
-from test_train import identical, metrics, run, saved
+from test_train import identical, metrics, opened, run, saved
 
 import optimizer
 import train
+from common import device
+from common.errors import UserError
 from measure import extrapolation as tests
 from run import log
 from run.checkpoint import checkpoint_paths
+from tables.records import load_result
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 
@@ -193,3 +197,30 @@ def test_a_run_waits_for_a_program_that_is_still_saving_it(
     assert exit_code(child) == 128 + signal.SIGTERM
     assert "resuming at step 7" in capsys.readouterr().out
     assert identical(saved("run"), saved(straight)) and metrics("run") == metrics(straight)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_run_that_appears_while_waiting_keeps_its_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(*WORDS, "--out_dir=other", "--dtype=bfloat16") == 0
+    Path("other/extrapolation.json").unlink()  # its test is still to be made
+    Path("run").mkdir()
+
+    def lock(path: Path, wait: int) -> bool:
+        shutil.copytree("other", path, dirs_exist_ok=True)
+        return True
+
+    monkeypatch.setattr(train, "lock_folder", lock)
+    monkeypatch.setattr(device, "cpu_has_bfloat16", lambda: False)  # auto is float32
+    assert run(*WORDS, "--out_dir=run", "--dtype=auto") == 0
+    assert {record.dtype for record in load_result("run").records} == {"bfloat16"}
+
+
+@pytest.mark.usefixtures("here")
+def test_a_run_that_another_program_began_meanwhile_is_not_emptied(straight: str) -> None:
+    folder = opened("--out_dir=run")
+    assert folder.is_new
+    shutil.copytree(straight, "run")
+    files = {*Path("run").iterdir()} - {Path("run/.lock")}
+    with pytest.raises(UserError, match="begun a run in run meanwhile: the same command resumes"):
+        folder.write(None)
+    assert files == {*Path("run").iterdir()} - {Path("run/.lock")}

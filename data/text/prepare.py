@@ -144,7 +144,7 @@ def make_tokenizer(
         return tokenizer_of(about), about
 
     path = Path(kind)
-    if "/" in kind and not path.exists():
+    if "/" in kind and not path.exists() and path.suffix != ".json":
         path = model_folder(kind, ["*.json"])
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
@@ -153,6 +153,7 @@ def make_tokenizer(
             "with tokenizer.json, that file, or a model's ORG/NAME"
         )
     about = {"tokenizer": "file", "tokenizer_sha256": sha256(file)}
+    tokens = read_tokenizer(file)
     names = file.with_name("tokenizer_config.json")
     config = file.with_name("config.json")
     if config.is_file():
@@ -160,10 +161,11 @@ def make_tokenizer(
         about["end_token"] = end[0] if isinstance(end, list) and end else end
     if about.get("end_token") is None and names.is_file():
         end = read_json(names).get("eos_token")
-        end = end["content"] if isinstance(end, dict) else end
+        end = end.get("content") if isinstance(end, dict) else end
         if end:
-            about["end_token"] = read_tokenizer(file).token_to_id(end)
-            if about["end_token"] is None:
+            if isinstance(end, str):
+                about["end_token"] = tokens.token_to_id(end)
+            if about.get("end_token") is None:
                 raise UserError(f"{names}: eos_token = {end!r:.60} is no token of {file}")
     end = about.get("end_token")
     if end is not None and (type(end) is not int or end < 0):
