@@ -294,8 +294,8 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
             "drop_pos rounds to none of the steps, or to all: change it, or raise max_iters": (
                 self.drop_pos and self.max_iters and n_dropped in (0, self.max_iters)
             ),
-            f"the schedule ends before its warm-up of {self.warmup} steps: lower warmup_iters, or "
-            "raise max_iters and lr_decay_iters": self.decay_lr
+            f"the schedule ends before its warm-up of {self.warmup} steps: lower it, as by "
+            "--warmup_iters=0, or raise max_iters and lr_decay_iters": self.decay_lr
             and self.max_iters
             and self.warmup >= last_step,
             f"min_lr={self.min_lr} is above learning_rate, {self.highest_lr}: lower it": (

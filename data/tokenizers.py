@@ -122,7 +122,10 @@ class FileTokenizer(Tokenizer):
         content = self.inner.to_str()
         byte_level = '"type":"ByteLevel"' in content
         if not byte_level and '"byte_fallback":true' not in content:
-            raise UserError(f"{path} has no token for each byte: take another model's tokenizer")
+            raise UserError(
+                f"{path} has no token for each byte: take another model's tokenizer, or train one "
+                "with ByteLevel and its alphabet"
+            )
         added = self.inner.get_added_tokens_decoder()
         self.vocabulary = []
         for n in range(max(self.inner.get_vocab().values()) + 1):

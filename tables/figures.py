@@ -148,7 +148,7 @@ def draw_losses(axes: Any, rows: pd.DataFrame) -> list[Any]:
     )
     table = over_seeds(rows)
     protocol = table.protocol.iloc[0]
-    axes.set_ylabel(f"loss ({protocol}), nats per {unit}")
+    axes.set_ylabel(f"{protocol}, nats per {unit}")
     table = table[table.protocol == protocol]
     for label, means in table.groupby("label", sort=False):
         means = means.set_index("length").sort_index()

@@ -182,6 +182,8 @@ def verdict(schemes: pd.DataFrame) -> list[str]:
         line += f"{abs(row.difference):.4f} ± {row.error:.4f}"
         if 0 < abs(row.difference) <= row.error:
             line += f", which is not decided: most of that ± is over {halving(row)}"
+        if row.shared < 3:
+            line += f" (of these runs; seeds: {row.shared:.0f})"
         lines.append(line)
     return lines
 

@@ -113,7 +113,7 @@ def test_a_bias_that_is_almost_nothing_looks_so(monkeypatch, capsys, tmp_path):
     words = ["weak", "nope | rope", f"--pos_file={file}", "--out=x.png"]
     assert " -0.17 -0.55 -1.04\n" in explained(monkeypatch, capsys, *words)
     score, *_, pairs = figures[0].axes
-    assert len(figures[0].axes) == 12 and score.get_ylim() == (-5, 0.2)
+    assert len(figures[0].axes) == 12 and score.get_ylim() == (-8, 0.2)
     ends = [line.get_ydata()[64] for line in score.lines[:4]]
     assert ends[0] == pytest.approx(-1.0436, abs=1e-4)
     wavelengths = 2 * np.pi * 10000 ** (np.arange(8) / 8)

@@ -822,7 +822,7 @@ def test_report_shows_the_protocol_asked_for(out, capsys, monkeypatch):
     assert "; nonoverlapping by test length N" in text and "fixed_targets" not in text
     means = [f"{one.records[-1].nats:.4f}" for one in (result("alibi"), result("rope"))]
     assert all(mean in text for mean in means)
-    assert "loss (nonoverlapping), nats per byte" in (out / "papers.svg").read_text()
+    assert "nonoverlapping, nats per byte" in (out / "papers.svg").read_text()
     with pytest.raises(UserError, match="protocols: only fixed_targets, windowed, nonoverl.* were"):
         run_report(capsys, monkeypatch, "out/a", "--protocols=recall")
 

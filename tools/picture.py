@@ -60,13 +60,15 @@ def draw(looks: list[Look], path: str) -> None:
     above the dashed line do not finish a turn within the training length.
     """
     figure = new_figure((14, 3 * len(looks)))
+    heads = max(len(scores) for _, _, _, scores, _ in looks)
+    figure.suptitle(f"a line for each of {heads} heads, the first blue; dashed: L")
     grid = figure.subplots(len(looks), 4, squeeze=False)
     for (title, trained, plan, scores, table), row in zip(looks, grid, strict=True):
         score, seen, factor, pairs = row
         length = scores.shape[1]
         score.set_title(title, loc="left")
         draw_lines(score, scores, trained)
-        score.set(xlabel="distance, tokens", ylabel="score, less the highest", ylim=(-5, 0.2))
+        score.set(xlabel="distance, tokens", ylabel="score, less the highest", ylim=(-8, 0.2))
         size = 2 * trained
         places = torch.linspace(0, size - 1, 256).long()
         seen.imshow(

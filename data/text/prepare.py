@@ -17,9 +17,9 @@ Without --val, 5 % of the documents, chosen by the SHA-256 of their text, are he
 validation; if that leaves none, the last 5 % of the tokens. Copies, also those that differ in white
 space alone, stay together. A document of --val that is in PATH too is refused, unless
 --allow_copies is given. Then train with --dataset=NAME. A folder of nanoGPT or llm.c can be used
-directly: copy or link it to data/NAME. FOLDER may be a name such as HuggingFaceTB/SmolLM-135M; its
-tokenizer.json is copied to data/NAME; the token after a document is eos_token_id of config.json, or
-eos_token of tokenizer_config.json.
+directly: copy or link it to data/NAME. FOLDER may be a name such as HuggingFaceTB/SmolLM-135M, or
+its tokenizer.json, which is copied to data/NAME; the token after a document is eos_token_id of
+config.json beside it, or eos_token of tokenizer_config.json.
 """
 
 import gzip
@@ -42,7 +42,7 @@ from common.errors import UserError, run_program
 from common.files import read_json, sha256  # noqa: E402
 from data.corpus import COMMANDS, new_folder, new_parser, write_corpus
 from data.download import model_folder  # noqa: E402
-from data.tokenizers import HERE, TOKENIZERS, Tokenizer, read_tokenizer, tokenizer_of
+from data.tokenizers import HERE, TOKENIZERS, FileTokenizer, Tokenizer, read_tokenizer, tokenizer_of
 
 UNPACK = {"xz": lzma.open, "gz": gzip.open}
 BATCH = 256  # documents encoded together
@@ -153,7 +153,7 @@ def make_tokenizer(
             "with tokenizer.json, that file, or a model's ORG/NAME"
         )
     about = {"tokenizer": "file", "tokenizer_sha256": sha256(file)}
-    tokens = read_tokenizer(file)
+    tokens = read_tokenizer(file)  # before the corpus is touched
     names = file.with_name("tokenizer_config.json")
     config = file.with_name("config.json")
     if config.is_file():
@@ -170,7 +170,9 @@ def make_tokenizer(
     end = about.get("end_token")
     if end is not None and (type(end) is not int or end < 0):
         raise UserError(f"{config}: eos_token_id = {end!r:.60} is no token")
-    print(f"token after a document: {end}")
+    advice = " (none: name one as eos_token in a tokenizer_config.json beside the file)"
+    print(f"token after a document: {end}{advice if end is None else ''}")
+    FileTokenizer(file, end)  # UserError for one that cannot be used, before it is copied
     corpus.mkdir(parents=True, exist_ok=True)
     shutil.copy(file, corpus / "tokenizer.json")
     return tokenizer_of(about, corpus), about
