@@ -442,6 +442,8 @@ def main() -> int:
         print(
             f"no table yet: {len(finished)} of {len(cells)} cells finished, {len(failures)} failed"
         )
+        for name, reason in failures.items():
+            print(f"{name}: {reason}")
         return code
 
     rows = records.select(records.load_rows(finished))
