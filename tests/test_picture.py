@@ -56,14 +56,13 @@ def test_masks_and_temperatures_are_those_of_the_formula(monkeypatch):
     monkeypatch.setattr(picture, "save_figure", lambda figure, path: figures.append(figure))
     plan, scores = picture.look_at(build("rope + window(size=3, sinks=1) + logn").pos, 0, 1024)
     picture.draw([("one", 128, plan, scores, pd.DataFrame())], "x.png")
-    score, seen, factor, pairs = figures[0].axes
+    score, seen, factor = figures[0].axes  # no pairs turn
     i, j = np.indices((256, 256))  # 2 L
     image = seen.images[0].get_array()
     assert (image == ((j <= i) & ((i - j < 3) | (j < 1)))).all()
     (line,) = factor.lines[:-1]
     np.testing.assert_allclose(line.get_ydata(), np.log(np.arange(1, 1025)) / np.log(8), atol=1e-6)
     assert [line.get_xdata()[0] for line in (score.lines[-1], factor.lines[-1])] == [128, 128]
-    assert not pairs.has_data() and not pairs.axison
 
 
 def test_each_scheme_has_its_panel_in_the_page_of_schemes():
@@ -113,7 +112,7 @@ def test_a_bias_that_is_almost_nothing_looks_so(monkeypatch, capsys, tmp_path):
     words = ["weak", "nope | rope", f"--pos_file={file}", "--out=x.png"]
     assert " -0.17 -0.55 -1.04\n" in explained(monkeypatch, capsys, *words)
     score, *_, pairs = figures[0].axes
-    assert len(figures[0].axes) == 12 and score.get_ylim() == (-8, 0.2)
+    assert len(figures[0].axes) == 6 and score.get_ylim() == (-8, 0.2)
     ends = [line.get_ydata()[64] for line in score.lines[:4]]
     assert ends[0] == pytest.approx(-1.0436, abs=1e-4)
     wavelengths = 2 * np.pi * 10000 ** (np.arange(8) / 8)

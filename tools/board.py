@@ -34,7 +34,7 @@ QUESTIONS = {
     "far names: area of content": ("content", False),
     "their order: area of order": ("order", False),
     "texts up to L: nats at L": ("L", True),
-    "a quick test: thousand tokens/s at 32 L": ("speed", False),
+    "cheap: thousand tokens/s, tests of 32 L": ("speed", False),
 }
 IN_A_ROW = 6  # schemes in one row of the figure
 
@@ -148,7 +148,7 @@ def cell(runs: pd.DataFrame, name: str, digits: int) -> str:
     """A mean over seeds, with its interval if they are three or more."""
     if runs[name].isna().any():
         return "cannot read it" if name == "text" else ""
-    text = f"{runs[name].mean():.{digits}f}"
+    text = f"{runs[name].mean():z.{digits}f}"
     if len(runs) < 3:
         return text
     half, _ = interval(runs[name], *error_of_test(runs, name))
@@ -164,7 +164,7 @@ def first_five(numbers: pd.DataFrame) -> str:
         if name in learned:
             means = means[learned[name]]
         means = means.sort_values(ascending=ascending).head(5)
-        best[question] = pd.Series([f"{label} {mean:.3f}" for label, mean in means.items()])
+        best[question] = pd.Series([f"{label} {mean:z.3f}" for label, mean in means.items()])
     return tables.show("", pd.DataFrame(best), format="md").strip()
 
 
@@ -180,7 +180,7 @@ def show(numbers: pd.DataFrame, base: str) -> str:
         line = {"scheme": label, "seeds": len(runs), "text at L, nats": f"{runs.L.mean():.3f}"}
         line["rise to 32 L"] = cell(runs, "text", 3)
         for kind in LEARNED:
-            line[f"{kind}: at L"] = f"{runs[f'inside_{kind}'].mean():.2f}"
+            line[f"{kind}: at L"] = f"{runs[f'inside_{kind}'].mean():z.2f}"
             is_learned = learned.loc[label, kind]
             line[f"{kind}: area"] = cell(runs, kind, 2) if is_learned else "not learned"
         lines.append(line)

@@ -155,6 +155,7 @@ def draw_schemes(path: Path) -> None:
             draw_lines(axes, lines_of(name), 128)
             axes.set_title(name, fontsize=8)
     axes.set_xticks((1, 8, 128, 1024), ("1", "8", "L", "8 L"))  # of all
+    figure.supxlabel("distance, tokens (of a temperature: position)", fontsize=8)
     save_figure(figure, path)
 
 

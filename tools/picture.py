@@ -56,34 +56,43 @@ def draw_lines(axes: Any, lines: Tensor, trained: int) -> None:
 
 
 def draw(looks: list[Look], path: str) -> None:
-    """Draw a row for each look: scores, what the first 2 L queries see, temperature, pairs. Pairs
-    above the dashed line do not finish a turn within the training length.
+    """Draw a row for each look: scores and, where any scheme has them, what the first 2 L queries
+    see, the temperature, and pairs: those above the dashed line do not finish a turn within L.
     """
-    figure = new_figure((14, 3 * len(looks)))
-    heads = max(len(scores) for _, _, _, scores, _ in looks)
-    figure.suptitle(f"a line for each of {heads} heads, the first blue; dashed: L")
-    grid = figure.subplots(len(looks), 4, squeeze=False)
+    panels = ["scores"]
+    if any(plan.masks for _, _, plan, _, _ in looks):
+        panels.append("keys")
+    if any(plan.temperature is not None for _, _, plan, _, _ in looks):
+        panels.append("temperature")
+    if any(len(table) for *_, table in looks):
+        panels.append("pairs")
+    figure = new_figure((4.5 * len(panels), 3 * len(looks) + 0.4))
+    grid = figure.subplots(len(looks), len(panels), squeeze=False)
     for (title, trained, plan, scores, table), row in zip(looks, grid, strict=True):
-        score, seen, factor, pairs = row
-        length = scores.shape[1]
-        score.set_title(title, loc="left")
-        draw_lines(score, scores, trained)
-        score.set(xlabel="distance, tokens", ylabel="score, less the highest", ylim=(-8, 0.2))
-        size = 2 * trained
-        places = torch.linspace(0, size - 1, 256).long()
-        seen.imshow(
-            sees(plan, places[:, None], places), cmap="Greys", vmax=2, extent=(0, size, size, 0)
-        )
-        seen.set(xlabel="key, dark if seen", ylabel="query")
+        axes = dict(zip(panels, row, strict=True))
+        axes["scores"].set_title(title, loc="left")
+        draw_lines(axes["scores"], scores, trained)
+        axes["scores"].set(xlabel="distance, tokens", ylabel="score, less the highest")
+        axes["scores"].set_ylim(-8, 0.2)
+        if "keys" in panels:
+            size = 2 * trained
+            places = torch.linspace(0, size - 1, 256).long()
+            seen = sees(plan, places[:, None], places)
+            axes["keys"].imshow(seen, cmap="Greys", vmax=2, extent=(0, size, size, 0))
+            axes["keys"].set(xlabel="key, dark if seen", ylabel="query")
         if plan.temperature is not None:
-            draw_lines(factor, plan.temperature.reshape(-1, length), trained)
-            factor.set(xlabel="position of the query", ylabel="factor of its scores")
-        if not table.empty:
-            table.filter(like="wavelength").plot(ax=pairs, style=["o", "."], logy=True)
-            pairs.axhline(trained, color="0.35", linestyle="--")
-            pairs.set_ylabel("tokens")
-            pairs.yaxis.set_major_formatter("{x:.0f}")
-        for axes in row:
-            if not axes.has_data():
-                axes.set_axis_off()
+            lines = plan.temperature.reshape(-1, scores.shape[1])
+            draw_lines(axes["temperature"], lines, trained)
+            axes["temperature"].set(xlabel="position of the query", ylabel="factor of its scores")
+        if len(table):
+            wavelengths = table.filter(like="wavelength")
+            wavelengths.plot(ax=axes["pairs"], style=["o", "."], logy=True)
+            axes["pairs"].axhline(trained, color="0.35", linestyle="--")
+            axes["pairs"].set_ylabel("tokens")
+            axes["pairs"].xaxis.get_major_locator().set_params(integer=True)
+            axes["pairs"].yaxis.set_major_formatter("{x:.0f}")
+        for panel in row:
+            if not panel.has_data():
+                panel.set_axis_off()
+    figure.supxlabel("a line for each head, the first blue; dashed: L", fontsize="small")
     save_figure(figure, path)

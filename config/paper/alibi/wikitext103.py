@@ -3,7 +3,7 @@
 # the speed of half the size (results/gpu: 458,000 tokens/s on an H200, t5 a third of that) the 18
 # runs of 118M tokens would take some 3.4 hours, besides the tests, and one run of 205 epochs 29.
 # Pieces of N tokens end at 4,096, so the claim about 32 L is not tested. The command resumes where
-# it stopped (a test starts over):
+# it stopped (a test at the protocol that it had begun):
 # python data/wikipedia/prepare.py wikitext103 --tokenizer=gpt2
 # timeout 590 python ablate.py config/paper/alibi/wikitext103.py
 schemes = (
