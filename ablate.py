@@ -5,6 +5,7 @@
     python ablate.py nope rope alibi                           3 schemes x 3 seeds
     python ablate.py rope 'rope + alibi' config/size/tiny.py   any settings but pos and seed
     python ablate.py rope 'rope --qk_norm=True'                settings for one scheme alone
+    python ablate.py rope 'rope --max_iters=4000'              two numbers of steps
     python ablate.py rope config/recipes/gemma3.py             a scheme from a file that sets pos
     python ablate.py rope alibi --learning_rates=1e-3,3e-3,6e-3    the best of them for each scheme
     python ablate.py rope alibi --jobs=4                           four cells at once
@@ -174,13 +175,25 @@ def make_cells(schemes: list[str], typed: dict) -> list[Cell]:
                 raise UserError(f"{text}: a scheme of a comparison has no {name} of its own")
         label = Path(scheme).stem if scheme.endswith(".py") else s.pos
         label = " ".join([label, *words])
+        if "--max_iters=" in label:
+            s = in_own_folder(s, "steps")
         if label in settings_of or run_folder(s) in map(run_folder, settings_of.values()):
             raise UserError(f"{label} would be trained twice: name each scheme once")
         settings_of[label] = s
     cells = []
     for seed in dict.fromkeys(settings.seeds):  # each once
-        cells += [Cell(label, replace(s, seed=seed)) for label, s in settings_of.items()]
+        for label, s in settings_of.items():
+            s = replace(s, seed=seed)
+            cells.append(Cell(label, in_own_folder(s, "steps") if s.out_dir else s))
     return cells
+
+
+def in_own_folder(s: TrainSettings, name: str) -> TrainSettings:
+    """These settings in a folder that ends with `name` and their number of steps, which a run's
+    folder does not tell, because a run can go on.
+    """
+    folder = run_folder(replace(s, out_dir=""))
+    return replace(s, out_dir=f"{folder}-{name}{s.max_iters}")
 
 
 def share_of(cells: list[Cell], only: str) -> list[Cell]:
@@ -202,6 +215,8 @@ def check_folders(cells: list[Cell]) -> None:
         advice = f"move it away, or --overwrite=True, which trains anew: {names}"
         if "which defines its scheme" in change:
             advice += "; or give the new class a name of its own, to compare both formulas"
+        if change.startswith("max_iters"):
+            advice += f"; or keep both: '{cell.label} --max_iters=N' has a folder of its own"
         raise UserError(f"{cell.folder} holds another run than {cell.name} ({change}): {advice}")
 
 
@@ -348,8 +363,7 @@ def pick_rates(cells: list[Cell], settings: AblateSettings, dtype: str) -> dict[
                 test_at=(),
                 eval_lengths=(cell.settings.block_size,),
             )
-            # never a cell of a comparison
-            s = replace(s, out_dir=f"{run_folder(s)}-trial{s.max_iters}")
+            s = in_own_folder(s, "trial")  # never a cell of a comparison
             trials[cell.label, rate] = Cell(f"trial of {cell.label} lr={rate}", s)
     to_do = share_of(list(trials.values()), settings.only)
     train_cells([trial for trial in to_do if not has_diverged(trial)], settings.jobs, dtype)
@@ -425,7 +439,8 @@ def main() -> int:
         rates = pick_rates(cells, settings, dtype)
         for cell in cells:
             rate = rates[cell.label]
-            cell.settings = replace(cell.settings, learning_rate=rate)
+            s = replace(cell.settings, learning_rate=rate)
+            cell.settings = in_own_folder(s, "steps") if s.out_dir else s
             cell.label += f" lr={rate}"
     check_folders(cells)
 

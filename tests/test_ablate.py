@@ -69,6 +69,21 @@ def test_the_cells_are_schemes_by_seeds_those_of_the_first_seed_first():
     assert Path(trained.out_dir) == cell.folder  # where train.py puts it
 
 
+def test_two_numbers_of_steps_have_folders_of_their_own():
+    schemes = ["rope", "rope --max_iters=4", "rope --max_iters=8 --bias=True"]
+    cells = plan(*schemes, "--seeds=1,2")
+    assert len({cell.folder for cell in cells}) == 6
+    assert [cell.settings.max_iters for cell in cells] == [2, 4, 8] * 2
+    settings, _ = configure(AblateSettings, [*TINY, "--seeds=1,2", "--learning_rates=0.5,1"])
+    trials = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ablate, "train_cells", lambda cells, jobs, dtype: trials.extend(cells))
+        patch.setattr(ablate, "trial_loss", lambda trial: 1.0)
+        ablate.pick_rates(cells, settings, "float32")
+    assert len({trial.folder for trial in trials}) == 3 * 2  # schemes, rates
+    assert not {trial.folder for trial in trials} & {cell.folder for cell in cells}
+
+
 def test_a_file_that_sets_pos_is_a_scheme_with_settings_of_its_own(monkeypatch, capsys):
     config = Path(ablate.__file__).with_name("config")
     schemes = [str(config / name) for name in ("recipes/gemma3.py", "alibi.py")]
@@ -299,9 +314,8 @@ def test_a_comparison_is_made_once_and_goes_on(monkeypatch, capsys):
         capsys.readouterr()
         assert compare(monkeypatch, *words, "--overwrite=True", f"--dtype={dtype}") == 0
         assert "cells: 2, finished: 2" in capsys.readouterr().out
-    with pytest.raises(
-        UserError, match="max_iters: 2 in the folder, 9 asked"
-    ):  # no cell has another schedule
+    asked = "max_iters: 2 in the folder, 9 asked.*or keep both: .* has a folder of its own"
+    with pytest.raises(UserError, match=asked):  # no cell has another schedule
         compare(monkeypatch, *words, "--max_iters=9")
 
     # a cell that did not finish, for whatever reason, is named below the table

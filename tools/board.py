@@ -81,14 +81,21 @@ def error_of_test(numbers: pd.DataFrame, name: str) -> tuple[float, float]:
     return numbers[f"{name} variance"].mean(), np.inf  # thousands of answers
 
 
-def interval(values: pd.Series, of_test: float, of_test_df: float) -> tuple[float, float]:
-    """Half of the 95 % interval of a mean over seeds, and p of its being 0."""
-    n = len(values)
-    of_seeds = values.var(ddof=1) / n
+def interval(
+    values: pd.Series, of_test: float, of_test_df: float, spread: pd.Series | None = None
+) -> tuple[float, float]:
+    """Half of the 95 % interval of a mean over seeds, and p of its being 0.
+
+    `spread` are values to take the spread over seeds from, where there is one seed alone.
+    """
+    if spread is None:
+        spread = values
+    of_seeds = spread.var(ddof=1) / len(values)
+    freedom = len(spread) - 1
     error = of_seeds + of_test
-    df = error**2 / (of_seeds**2 / (n - 1) + of_test**2 / of_test_df)
+    df = error**2 / (of_seeds**2 / freedom + of_test**2 / of_test_df)
     errors = np.sqrt([error, of_seeds])
-    freedoms = [df, n - 1]
+    freedoms = [df, freedom]
     halves = stats.t.ppf(0.975, freedoms) * errors
     ps = 2 * stats.t.sf(abs(values.mean()) / errors, freedoms)
     return halves.max(), ps.max()

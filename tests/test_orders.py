@@ -1,0 +1,108 @@
+"""Which orders of two schemes hold from one board to a larger one (tools/orders.py)."""
+
+import sys
+
+import numpy as np
+import pytest
+from conftest import REPOSITORY
+from scipy import stats
+
+from common.errors import UserError
+from tables.records import load_rows, save_rows
+from tools import board, orders
+
+FOUR = ["rope", "alibi", "nope", "fox"]
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Of four schemes of the board, seeds 3 to 5."""
+    rows = load_rows(REPOSITORY / "results/board/rows.csv.xz")
+    return rows[rows.label.isin(FOUR) & (rows.seed <= 5)]
+
+
+@pytest.fixture(scope="module")
+def small(rows):
+    return orders.measure(rows)
+
+
+@pytest.mark.parametrize(
+    "small, large, name",
+    [(1, 1, "holds"), (-1, 1, "turns"), (0, -1, "opens"), (1, 0, "closes"), (0, 0, "")],
+)
+def test_what_becomes_of_an_order(small, large, name):
+    assert orders.outcome(small, large) == name
+
+
+def test_a_board_keeps_its_own_orders(small):
+    found = orders.orders(small, small)
+    assert set(found.order) == {"holds", ""} and len(found) == 6 * 4
+    table = orders.verdicts(found, small, small).set_index("number")
+    assert (table.tau == "1.00").all()
+    # three seeds decide no pair in content
+    assert table["rank"].to_list() == ["trusted", "trusted", "undecided", "trusted"]
+
+
+def test_exchanged_schemes_turn_their_orders(small):
+    swapped = small.assign(label=small.label.replace({"rope": "fox", "fox": "rope"}))
+    found = orders.orders(small, swapped).set_index(["number", "first - second"])
+    # fox is 3 nats lower than rope at 32 L; what is left is the order of the others
+    assert found.order["32 L", "rope, fox"] == "turns"
+    assert found.order["32 L", "alibi, nope"] == "holds"
+    verdicts = orders.verdicts(found.reset_index(), small, swapped).set_index("number")
+    assert verdicts["rank"]["32 L"] == "not trusted"
+
+
+def test_an_interval_holds_seeds_and_books_by_hand(rows, small):
+    """The difference of alibi and nope at L, from the rows alone."""
+    at_L = rows[(rows.length == 128) & (rows.protocol == "fixed_targets")]
+    at_L = at_L[at_L.step == at_L.max_iters].set_index(["label", "seed"])
+    nats = np.subtract(at_L.nats["alibi"].to_list(), at_L.nats["nope"].to_list())
+    books = np.mean(
+        [np.subtract(at_L.block_nats["alibi", s], at_L.block_nats["nope", s]) for s in (3, 4, 5)], 0
+    )
+    of_seeds, of_books = nats.var(ddof=1) / 3, books.var(ddof=1) / len(books)
+    freedom = (of_seeds + of_books) ** 2 / (of_seeds**2 / 2 + of_books**2 / (len(books) - 1))
+    half = max(
+        stats.t.ppf(0.975, freedom) * np.sqrt(of_seeds + of_books),
+        stats.t.ppf(0.975, 2) * np.sqrt(of_seeds),
+    )
+    sign, text, values = orders.compare(small, "alibi", "nope", "L")
+    assert sign == 1 and text == f"{nats.mean():.3f} ± {half:.3f}"
+    assert values.to_list() == pytest.approx(nats)
+    # one seed, with the spread of all: an error that is larger by the root of three or more
+    one = small[small.seed == 3]
+    _, text, _ = orders.compare(one, "alibi", "nope", "L", spread=values)
+    assert float(text.split(" ± ")[1]) >= stats.t.ppf(0.975, 2) * nats.std(ddof=1) - 1e-3
+
+
+def test_what_some_seeds_have_not_learned_is_no_order(small):
+    """nope knows no order in any seed, and alibi in all; a kind learned by one seed is no order."""
+    assert orders.compare(small, "alibi", "nope", "order")[:2] == (1, "first learned")
+    assert orders.compare(small, "nope", "alibi", "order")[:2] == (-1, "second learned")
+    partly = small.assign(inside_order=small.inside_order.where(small.seed == 3, 0.0))
+    assert orders.compare(partly, "alibi", "nope", "order")[:2] == (0, "in some seeds")
+    none = small.assign(inside_order=0.0)
+    assert orders.compare(none, "alibi", "nope", "order")[:2] == (0, "neither")
+    assert orders.ranks(partly, "order").nunique() == 1
+
+
+def test_the_program(rows, tmp_path, monkeypatch, capsys):
+    for name, part in {"all": rows, "one": rows[rows.seed == 3]}.items():
+        save_rows(part, tmp_path / f"{name}.csv.xz")
+    other = rows.assign(label=rows.label + " 10.7M")
+    save_rows(other, tmp_path / "other.csv.xz")
+
+    def run(*names):
+        paths = [str(tmp_path / f"{name}.csv.xz") for name in names]
+        monkeypatch.setattr(sys, "argv", ["orders", *paths])
+        orders.main()
+        return capsys.readouterr().out
+
+    text = run("all", "one")
+    assert "| 32 L | 6 | " in text and "| order | alibi, nope | first learned |" in text
+    with pytest.raises(UserError, match="one seed has no spread"):
+        run("one", "all")
+    with pytest.raises(UserError, match="share no two schemes"):
+        run("all", "other")
+    assert board.LEARNED == {"content": 0.9, "order": 0.5}

@@ -1,0 +1,170 @@
+"""Which orders of two schemes hold from a small board to a larger one, from rows alone.
+
+    python -m tools.orders SMALL.csv.xz LARGE.csv.xz
+
+Each pair of schemes is compared in four numbers: the loss of the text at L and at 32 L, the areas
+of content and order (tools/board.py). A pair is decided where the 95 % interval of its difference
+excludes zero, or where one scheme has learned a kind in every seed and the other in none.
+A larger board of one seed has no spread over seeds: that of the same pair on the small one is
+taken. The order of a pair then
+
+    holds    is decided on both, with the same sign
+    turns    is decided on both, with opposite signs
+    opens    is decided on the larger board alone
+    closes   is decided on the smaller one alone
+
+A rank is trusted if no order turns, and two thirds of those decided on the small board hold.
+"""
+
+import argparse
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from common.errors import UserError, run_program
+from tables import tables
+from tables.records import load_rows
+from tools import board
+
+TEXTS = ("L", "32 L")
+NUMBERS = (*TEXTS, *board.LEARNED)
+HOLD = 2 / 3  # of the orders decided on the small board, for a rank that is trusted
+
+
+def measure(rows: pd.DataFrame) -> pd.DataFrame:
+    """A line for each scheme and seed: `board.measure`, with the loss of the text, and that of each
+    of its books, at L and at 32 L.
+    """
+    rows = rows[rows.step == rows.max_iters]
+    numbers = board.measure(rows).set_index(["label", "seed"])
+    text = rows[rows.protocol == "fixed_targets"].set_index(["label", "seed"])
+    for name, length in zip(TEXTS, (text.length.min(), text.length.max()), strict=True):
+        tested = text[text.length == length]
+        numbers[name] = tested.nats
+        numbers[f"{name} books"] = tested.block_nats.map(np.asarray)  # (books,)
+    return numbers.reset_index()
+
+
+def has_learned(runs: pd.DataFrame, name: str) -> pd.Series:
+    """Whether each run has learned a kind of question; text is always learned."""
+    if name in TEXTS:
+        return pd.Series(True, index=runs.index)
+    return runs[f"inside_{name}"] >= board.LEARNED[name]
+
+
+def differences(
+    of_a: pd.DataFrame, of_b: pd.DataFrame, name: str
+) -> tuple[pd.Series, float, float]:
+    """a minus b for each seed of both; the variance of their mean that comes from the text or the
+    questions, and its degrees of freedom.
+    """
+    both = of_a.merge(of_b, on="seed", suffixes=(" of a", " of b"))
+    values = both[f"{name} of a"] - both[f"{name} of b"]
+    if name in TEXTS:
+        books = both[f"{name} books of a"] - both[f"{name} books of b"]
+        books = np.mean(np.stack(books), axis=0)  # over seeds
+        return values, books.var(ddof=1) / len(books), len(books) - 1
+    variances = both[f"{name} variance of a"] + both[f"{name} variance of b"]
+    return values, variances.mean(), np.inf
+
+
+def compare(
+    numbers: pd.DataFrame, a: str, b: str, name: str, spread=None
+) -> tuple[int, str, pd.Series]:
+    """Of two schemes: 1 if a is better, -1 if b is, 0 if that is not decided; the difference a - b
+    in words; and its values over seeds. `spread` are values to take the spread of seeds from.
+    """
+    of_a, of_b = numbers[numbers.label == a], numbers[numbers.label == b]
+    values, of_test, df = differences(of_a, of_b, name)
+    a_learned, b_learned = has_learned(of_a, name), has_learned(of_b, name)
+    if a_learned.all() and b_learned.all():
+        half, _ = board.interval(values, of_test, df, spread)
+        if np.isnan(half):
+            return 0, "cannot read it", values
+        better = np.sign(values.mean()) * (-1 if name in TEXTS else 1)
+        decided = abs(values.mean()) > half
+        return int(better * decided), f"{values.mean():z.3f} ± {half:.3f}", values
+    if a_learned.all() and not b_learned.any():
+        return 1, "first learned", values
+    if b_learned.all() and not a_learned.any():
+        return -1, "second learned", values
+    return 0, "neither" if not (a_learned.any() or b_learned.any()) else "in some seeds", values
+
+
+def outcome(small: int, large: int) -> str:
+    """What becomes of an order, given which scheme is better on both boards."""
+    if small == large:
+        return "holds" if small else ""
+    if not small:
+        return "opens"
+    return "turns" if large else "closes"
+
+
+def orders(small: pd.DataFrame, large: pd.DataFrame) -> pd.DataFrame:
+    """A line for each number and pair of schemes on both boards."""
+    labels = [label for label in small.label.unique() if label in set(large.label)]
+    lines = []
+    for name in NUMBERS:
+        for a, b in combinations(labels, 2):
+            before, text_before, values = compare(small, a, b, name)
+            # one seed has no spread of its own
+            spread = values if large[large.label == a].seed.nunique() == 1 else None
+            after, text_after, _ = compare(large, a, b, name, spread)
+            line = [name, f"{a}, {b}", text_before, text_after, outcome(before, after)]
+            lines.append(line)
+    return pd.DataFrame(lines, columns=["number", "first - second", "small", "large", "order"])
+
+
+def ranks(numbers: pd.DataFrame, name: str) -> pd.Series:
+    """The rank of each scheme, 1 for the best mean over seeds; what has not learned is last."""
+    means = numbers.groupby("label", sort=False)[name].mean()
+    for label, runs in numbers.groupby("label"):
+        if not has_learned(runs, name).all():
+            means[label] = -np.inf
+    return means.rank(ascending=name in TEXTS)
+
+
+def verdicts(found: pd.DataFrame, small: pd.DataFrame, large: pd.DataFrame) -> pd.DataFrame:
+    """A line for each number: how many orders hold and turn, Kendall's tau of the ranks, and
+    whether the rank of the small board is trusted.
+    """
+    lines = []
+    for name, pairs in found.groupby("number", sort=False):
+        counts = pairs.order.value_counts().reindex(
+            ["holds", "turns", "opens", "closes"], fill_value=0
+        )
+        decided = counts.holds + counts.turns + counts.closes
+        verdict = "undecided"
+        if counts.turns:
+            verdict = "not trusted"
+        elif decided and counts.holds >= HOLD * decided:
+            verdict = "trusted"
+        both = pd.concat([ranks(small, name), ranks(large, name)], axis=1).dropna()
+        tau = stats.kendalltau(both.iloc[:, 0], both.iloc[:, 1]).statistic
+        lines.append(
+            {"number": name, "pairs": len(pairs), **counts, "tau": f"{tau:.2f}", "rank": verdict}
+        )
+    return pd.DataFrame(lines)
+
+
+def main() -> None:
+    """Print what becomes of each order, and how far each rank is trusted."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("small", help="rows of the small board, with three seeds or more")
+    parser.add_argument("large", help="rows of the larger board")
+    options = parser.parse_args()
+    small, large = (measure(load_rows(path)) for path in (options.small, options.large))
+    seeds = small.groupby("label").seed.nunique()
+    if seeds.min() < 2:
+        raise UserError(f"{options.small}: one seed has no spread; give two or more")
+    found = orders(small, large)
+    if found.empty:
+        raise UserError("these boards share no two schemes with the same labels and seeds")
+    print(tables.show("", verdicts(found, small, large), format="md").strip())
+    print(tables.show("", found, format="md"))
+
+
+if __name__ == "__main__":
+    run_program(main)
