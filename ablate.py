@@ -18,8 +18,8 @@ same order. After an interruption, the same command resumes, and trains only wha
 cell whose settings, files and corpus have not changed is never started over; --overwrite=True
 replaces the others.
 
-The last lines of the table say which scheme is lower than the first one, which higher, and what is
-not decided.
+The last lines of the table say whose loss rises from L to the longest test, which scheme is lower
+there than the first one, which higher, and what is not decided.
 
 Each of learning_rates is tried for each scheme, with an extra seed and half the steps. The best
 has the lowest loss at L on validation windows that share no target with the test, or on training

@@ -14,6 +14,7 @@ from tables.statistics import (
     extension_gains,
     length_table,
     over_seeds,
+    rises,
     verdict,
 )
 
@@ -125,11 +126,12 @@ def tables(
             heading = f"{title}; {protocol} by test length N"
             if not one_seed:
                 heading += ", mean over seeds, where all were tested; inf: a test diverged"
+            shows = [*rises(rows[rows.length.isin(lengths)], protocol), *verdict(of_protocol)]
             if format == "tex":
-                shown.append(paper_table(of_protocol, heading, notes))
+                shown.append(paper_table(of_protocol, heading, [*shows, *notes]))
             else:
                 shown.append(seed_tables(of_protocol, heading, notes, format))
-                shown.append("\n".join(verdict(of_protocol)))
+                shown.append("\n".join(shows))
     return "\n\n".join(shown).rstrip()
 
 
@@ -162,9 +164,9 @@ def paper_table(schemes: pd.DataFrame, title: str, notes: Iterable[str]) -> str:
     """`over_seeds` in LaTeX as papers print it: a line for each label, a column for each length."""
     means = schemes["mean"].map("{:.3f}".format).replace({"nan": "", "inf": "diverged"})
     halves = schemes.half.map(" ± {:.3f}".format).where(schemes.half.notna(), "")
-    lines = ["± in a cell: half of the 95 % t-interval over seeds, which all read the same text"]
-    lines += [*verdict(schemes), INTERVAL]
-    return show(title, wide(schemes.assign(cells=means + halves), "cells"), [*lines, *notes], "tex")
+    cells = "± in a cell: half of the 95 % t-interval over seeds, which all read the same text"
+    notes = [cells, *notes, INTERVAL]
+    return show(title, wide(schemes.assign(cells=means + halves), "cells"), notes, "tex")
 
 
 def notes_of(rows: pd.DataFrame) -> list[str]:

@@ -456,11 +456,40 @@ def test_the_verdict_says_what_is_decided_and_what_is_not():
         assert line.startswith(f"at N = {n} {label} is {side} than alibi by {by}")
         assert ("not decided" in line) == (label in ("unclear", "alibi2"))
     assert "lower" in lines[0] and "higher" in lines[1] and lines[4].endswith("0.0000 ± 0.0000")
-    assert "\n".join(lines) in tables(rows) and tables(rows, "tex").count("not decided") == 2
+    assert "\n".join(lines) in tables(rows)
+    assert all(f"\n% {line}\n" in tables(rows, "tex") for line in lines)
     assert statistics.verdict(statistics.over_seeds(frame(*first))) == []
     # where the first ends, they are compared there
     lines = statistics.verdict(statistics.over_seeds(frame(*lost, *first)))
     assert lines[0].startswith("at N = 128 alibi is lower than learned by ")
+
+
+def test_what_rises_from_L_is_said_with_the_interval_of_its_seeds_and_windows():
+    """alibi falls, rope rises, flat does neither; learned is not tested beyond L."""
+    falls = [result("alibi", s, lambda n: 2.0 - 1e-3 * n) for s in (1, 2, 3)]
+    rises = [result("rope", s, breaks) for s in (1, 2, 3)]
+    level = [result("flat", s, lambda n: 1.5) for s in (1, 2, 3)]
+    ends = [result("learned", s, ends_at_L) for s in (1, 2, 3)]
+    rows = frame(*falls, *rises, *level, *ends)
+    lines = statistics.rises(rows, "fixed_targets")
+    fixed = rows[rows.protocol == "fixed_targets"].set_index(["label", "length", "seed"])
+    for line, label in zip(lines, ["alibi", "rope", "flat"], strict=True):
+        blocks = fixed.block_nats[label]
+        changes = np.array([np.subtract(blocks[512, s], blocks[L, s]) for s in (1, 2, 3)])
+        parts = [
+            stats.t.ppf(0.975, len(means) - 1) * stats.sem(means)
+            for means in (changes.mean(axis=1), changes.mean(axis=0))
+        ]
+        by = f"{abs(changes.mean()):.4f} ± {np.hypot(*parts):.4f}"
+        verb = "rises" if changes.mean() > 0 else "falls"
+        assert line.startswith(f"{label} {verb} from L to 512 by {by}")
+        assert ("not decided" in line) == (label == "flat")
+    assert "falls" in lines[0] and "rises" in lines[1]
+    assert "\n".join(lines) in tables(rows) and "% rope rises from L to 512" in tables(rows, "tex")
+    assert statistics.rises(rows, "nonoverlapping") == []  # other targets at other lengths
+    one = statistics.rises(frame(rises[0]), "fixed_targets")
+    assert one[0].endswith(" (of these runs; seeds: 1)")
+    assert statistics.rises(rows[rows.length != L], "fixed_targets") == []
 
 
 @pytest.mark.parametrize("protocol", ["fixed_targets", "nonoverlapping"])
