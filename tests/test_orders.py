@@ -101,6 +101,9 @@ def test_the_program(rows, tmp_path, monkeypatch, capsys):
 
     text = run("all", "one")
     assert "| 32 L | 6 | " in text and "| order | alibi, nope | first learned |" in text
+    text = run("all")
+    assert "| 32 L | rope, alibi | 2.9" in text and " | alibi |\n" in text
+    assert "| content | rope, alibi | " in text and "| not decided |" in text
     with pytest.raises(UserError, match="one seed has no spread"):
         run("one", "all")
     with pytest.raises(UserError, match="share no two schemes"):

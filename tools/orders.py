@@ -1,6 +1,7 @@
 """Which orders of two schemes hold from a small board to a larger one, from rows alone.
 
     python -m tools.orders SMALL.csv.xz LARGE.csv.xz
+    python -m tools.orders ROWS.csv.xz          the differences of each pair on one board
 
 Each pair of schemes is compared in four numbers: the loss of the text at L and at 32 L, the areas
 of content and order (tools/board.py). A pair is decided where the 95 % interval of its difference
@@ -17,7 +18,7 @@ A rank is trusted if no order turns, and two thirds of those decided on the smal
 """
 
 import argparse
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pandas as pd
@@ -93,6 +94,22 @@ def compare(
     return 0, "neither" if not (a_learned.any() or b_learned.any()) else "in some seeds", values
 
 
+def pairs_of(numbers: pd.DataFrame) -> list[tuple[str, str, str]]:
+    """Each number with each pair of schemes."""
+    pairs = list(combinations(numbers.label.unique(), 2))
+    return [(name, a, b) for name, (a, b) in product(NUMBERS, pairs)]
+
+
+def differences_of(numbers: pd.DataFrame) -> pd.DataFrame:
+    """A line for each number and pair of schemes of one board, with its difference."""
+    lines = []
+    for name, a, b in pairs_of(numbers):
+        better, text, _ = compare(numbers, a, b, name)
+        who = {1: a, -1: b, 0: "not decided"}[better]
+        lines.append([name, f"{a}, {b}", text, who])
+    return pd.DataFrame(lines, columns=["number", "first - second", "difference", "better"])
+
+
 def outcome(small: int, large: int) -> str:
     """What becomes of an order, given which scheme is better on both boards."""
     if small == large:
@@ -104,16 +121,13 @@ def outcome(small: int, large: int) -> str:
 
 def orders(small: pd.DataFrame, large: pd.DataFrame) -> pd.DataFrame:
     """A line for each number and pair of schemes on both boards."""
-    labels = [label for label in small.label.unique() if label in set(large.label)]
     lines = []
-    for name in NUMBERS:
-        for a, b in combinations(labels, 2):
-            before, text_before, values = compare(small, a, b, name)
-            # one seed has no spread of its own
-            spread = values if large[large.label == a].seed.nunique() == 1 else None
-            after, text_after, _ = compare(large, a, b, name, spread)
-            line = [name, f"{a}, {b}", text_before, text_after, outcome(before, after)]
-            lines.append(line)
+    for name, a, b in pairs_of(small[small.label.isin(large.label)]):
+        before, text_before, values = compare(small, a, b, name)
+        # one seed has no spread of its own
+        spread = values if large[large.label == a].seed.nunique() == 1 else None
+        after, text_after, _ = compare(large, a, b, name, spread)
+        lines.append([name, f"{a}, {b}", text_before, text_after, outcome(before, after)])
     return pd.DataFrame(lines, columns=["number", "first - second", "small", "large", "order"])
 
 
@@ -153,12 +167,16 @@ def main() -> None:
     """Print what becomes of each order, and how far each rank is trusted."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("small", help="rows of the small board, with three seeds or more")
-    parser.add_argument("large", help="rows of the larger board")
+    parser.add_argument("large", nargs="?", help="rows of the larger board")
     options = parser.parse_args()
-    small, large = (measure(load_rows(path)) for path in (options.small, options.large))
+    small = measure(load_rows(options.small))
     seeds = small.groupby("label").seed.nunique()
     if seeds.min() < 2:
         raise UserError(f"{options.small}: one seed has no spread; give two or more")
+    if not options.large:
+        print(tables.show("", differences_of(small), format="md").strip())
+        return
+    large = measure(load_rows(options.large))
     found = orders(small, large)
     if found.empty:
         raise UserError("these boards share no two schemes with the same labels and seeds")
