@@ -14,9 +14,9 @@
 
 A cell of the comparison is one scheme with one seed: a run of train.py in its own run folder, with
 its output in train.log there. For a given seed, all schemes are trained on the same tokens in the
-same order. After an interruption, the same command resumes, and trains only what is missing. A
-cell whose settings, files and corpus have not changed is never started over; --overwrite=True
-replaces the others.
+same order. After an interruption, the same command resumes, and trains only what is missing.
+Started twice, it divides the cells, and the last to end makes the table. A cell whose settings,
+files and corpus have not changed is never started over; --overwrite=True replaces the others.
 
 The last lines of the table say whose loss rises from L to the longest test, which scheme is lower
 there than the first one, which higher, and what is not decided.
@@ -40,6 +40,7 @@ from pathlib import Path
 
 import pandas as pd
 import torch
+from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from common import device
@@ -275,8 +276,8 @@ def train_cells(cells: list[Cell], jobs: int, dtype: str = "auto") -> dict[str, 
     """Train and test the cells that are not finished, `jobs` at a time; print a line for each.
     Returns {name of a cell: why it failed}.
 
-    Ctrl-C and the other SIGNALS are passed on to the running cells, which save and end; then
-    SystemExit is raised.
+    A cell that another ablate.py trains at this moment is left to that. Ctrl-C and the other
+    SIGNALS are passed on to the running cells, which save and end; then SystemExit is raised.
     """
     waiting = [cell for cell in cells if not cell.is_finished()]
     for cell in waiting:
@@ -293,27 +294,37 @@ def train_cells(cells: list[Cell], jobs: int, dtype: str = "auto") -> dict[str, 
         for child in children:
             child.send_signal(number)  # does nothing if it has ended
 
-    def train(cell: Cell) -> None:
-        if caught:
-            return
-        started = time.monotonic()
-        cell.folder.mkdir(parents=True, exist_ok=True)
+    def outcome(cell: Cell) -> str:
+        if cell.is_finished():
+            return "finished by another program"
         child = start_training(cell, dtype, threads)
         children.append(child)
         if caught:  # a signal came while the child was being started
             child.send_signal(caught[0])
         last = keep_output(child, cell.folder / "train.log")
         if caught:
-            return
+            return "stopped"
         if cell.is_finished():
             summary = statistics.summary(records.select(records.load_rows([cell.folder])))
-            outcome = ", ".join(f"{name} {x:.4f}" for name, x in summary.items())
-        else:
-            failures[cell.name] = f"{last or child.returncode} (see {cell.folder}/train.log)"
-            cell.failure.write_text(failures[cell.name], encoding="utf-8")
-            outcome = f"failed: {failures[cell.name]}"
+            return ", ".join(f"{name} {x:.4f}" for name, x in summary.items())
+        failures[cell.name] = f"{last or child.returncode} (see {cell.folder}/train.log)"
+        cell.failure.write_text(failures[cell.name], encoding="utf-8")
+        return f"failed: {failures[cell.name]}"
+
+    def train(cell: Cell) -> None:
+        if caught:
+            return
+        started = time.monotonic()
+        cell.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with FileLock(cell.folder / ".cell.lock", timeout=0):
+                came = outcome(cell)
+        except Timeout:
+            came = "left to the program that trains it"
+        if caught:
+            return
         number = f"[{cells.index(cell) + 1}/{len(cells)}]"
-        tqdm.write(f"{number} {cell.name}: {outcome} ({time.monotonic() - started:.0f} s)")
+        tqdm.write(f"{number} {cell.name}: {came} ({time.monotonic() - started:.0f} s)")
         sys.stdout.flush()
         bar.update()
 

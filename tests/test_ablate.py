@@ -222,6 +222,21 @@ def test_jobs_run_at_once(stand_in):
     assert time.monotonic() - started < 3  # one after the other: 4 s
 
 
+def test_two_that_start_at_once_divide_the_cells(stand_in, capsys):
+    """Each in a process of its own; none fails, and no cell is trained twice."""
+    cells = stand_in(*"abcdef", max_iters=10)
+    cells[0].settings = replace(cells[0].settings, max_iters=40)
+    child = os.fork()
+    if not child:
+        os._exit(len(ablate.train_cells(cells, 1)))
+    failures = ablate.train_cells(cells, 1)
+    assert os.waitpid(child, 0)[1] == 0 and failures == {}
+    out = capsys.readouterr().out
+    assert "left to the program that trains it" in out or "finished by another" in out
+    logs = [Path(f"c/{k}/train.log").read_text() for k in range(6)]
+    assert [log.count("training") for log in logs] == [1] * 6
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_goes_to_the_running_cells_and_no_other_is_begun(stand_in, number):
     def interrupt():
