@@ -176,7 +176,7 @@ def make_cells(schemes: list[str], typed: dict) -> list[Cell]:
                 raise UserError(f"{text}: a scheme of a comparison has no {name} of its own")
         label = Path(scheme).stem if scheme.endswith(".py") else s.pos
         label = " ".join([label, *words])
-        if "--max_iters=" in label:
+        if s.max_iters != shared.max_iters:
             s = in_own_folder(s, "steps")
         if label in settings_of or run_folder(s) in map(run_folder, settings_of.values()):
             raise UserError(f"{label} would be trained twice: name each scheme once")
@@ -217,7 +217,8 @@ def check_folders(cells: list[Cell]) -> None:
         if "which defines its scheme" in change:
             advice += "; or give the new class a name of its own, to compare both formulas"
         if change.startswith("max_iters"):
-            advice += f"; or keep both: '{cell.label} --max_iters=N' has a folder of its own"
+            advice += "; or keep both: one named as in 'rope --max_iters=N', where N is not the "
+            advice += "number of the others, has a folder of its own"
         raise UserError(f"{cell.folder} holds another run than {cell.name} ({change}): {advice}")
 
 
@@ -297,6 +298,9 @@ def train_cells(cells: list[Cell], jobs: int, dtype: str = "auto") -> dict[str, 
     def outcome(cell: Cell) -> str:
         if cell.is_finished():
             return "finished by another program"
+        if cell.failure.exists():
+            failures[cell.name] = cell.failure.read_text(encoding="utf-8")
+            return f"failed in another program: {failures[cell.name]}"
         child = start_training(cell, dtype, threads)
         children.append(child)
         if caught:  # a signal came while the child was being started
@@ -382,7 +386,10 @@ def pick_rates(cells: list[Cell], settings: AblateSettings, dtype: str) -> dict[
     losses = pd.Series({key: trial_loss(trial) for key, trial in trials.items()}).unstack()
     print(tables.show("loss by learning rate", losses.rename_axis("scheme")))
     if losses.isna().any(axis=None):
-        raise UserError("a rate was not tried: see what failed, or run the other shares first")
+        raise UserError(
+            "a rate was not tried: see what failed, or start again when the programs that train "
+            "the others have ended"
+        )
     return losses.idxmin(axis=1).to_dict()
 
 
@@ -467,6 +474,7 @@ def main() -> int:
     if not finished or len(finished) + len(failures) < len(cells):  # other shares have the rest
         print(
             f"no table yet: {len(finished)} of {len(cells)} cells finished, {len(failures)} failed"
+            "; the same command makes it when the others have ended"
         )
         for name, reason in failures.items():
             print(f"{name}: {reason}")

@@ -189,29 +189,33 @@ def verdict(schemes: pd.DataFrame) -> list[str]:
 
 
 def rises(rows: pd.DataFrame, protocol: str) -> list[str]:
-    """Whether the loss of selected rows by one protocol rises from L to the longest text: a
-    sentence for each label that was tested beyond L on the same targets.
+    """Whether the loss of selected rows by one protocol rises from L to the longest text that every
+    seed was tested in: a sentence for each label that was tested beyond L on the same targets.
     """
     if not protocols.find_protocol(protocol).in_places:
         return []  # longer texts have other targets
-    tested = rows[(rows.protocol == protocol) & rows.nats.notna()]
+    rows = rows[rows.protocol == protocol]
+    rows = rows.assign(loss=finite_or_inf(rows))
     lines = []
-    for label, of_label in tested.groupby("label", sort=False):
+    for label, of_label in rows.dropna(subset="loss").groupby("label", sort=False):
+        count = of_label.groupby("length").loss.transform("size")
+        of_label = of_label[count == count.max()]
         n = of_label.length.max()
         at_L = of_label.query("length == block_size").assign(label="at L", length=n)
         far = of_label.query("length == @n and length > block_size")
         if at_L.empty or far.empty:
             continue
         row = over_seeds(pd.concat([at_L, far]), [protocol]).iloc[-1]
-        if not row.shared:  # one diverged, or no seed has both
-            continue
-        verb = "rises" if row.difference > 0 else "falls"
-        line = f"{label} {verb} from L to {n} by {abs(row.difference):.4f} ± {row.error:.4f}"
-        if abs(row.difference) <= row.error:
-            line += ", which is not decided"
-        if row.shared < 3:
-            line += f" (of these runs; seeds: {row.shared:.0f})"
-        lines.append(line)
+        if math.isinf(far.loss.max()):
+            lines.append(f"{label} diverges in a test of {n}")
+        elif not math.isnan(row.error):  # nan: one block, or no seed has both
+            verb = "rises" if row.difference >= 0 else "falls"
+            line = f"{label} {verb} from L to {n} by {abs(row.difference):.4f} ± {row.error:.4f}"
+            if 0 < abs(row.difference) <= row.error:
+                line += ", which is not decided"
+            if row.shared < 3:
+                line += f" (of these runs; seeds: {row.shared:.0f})"
+            lines.append(line)
     return lines
 
 

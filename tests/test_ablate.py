@@ -81,6 +81,11 @@ def test_two_numbers_of_steps_have_folders_of_their_own():
         patch.setattr(ablate, "trial_loss", lambda trial: 1.0)
         ablate.pick_rates(cells, settings, "float32")
     assert len({trial.folder for trial in trials}) == 3 * 2  # schemes, rates
+    Path("four.py").write_text('pos = "rope"\nmax_iters = 4\n')
+    typed, _ = read_arguments(AblateSettings, [*TINY, "--seeds=1"])
+    assert len({cell.folder for cell in ablate.make_cells(["rope", "four.py"], typed)}) == 2
+    with pytest.raises(UserError, match="trained twice"):
+        plan("rope", "rope --max_iters=2")
     assert not {trial.folder for trial in trials} & {cell.folder for cell in cells}
 
 
@@ -224,13 +229,15 @@ def test_jobs_run_at_once(stand_in):
 
 def test_two_that_start_at_once_divide_the_cells(stand_in, capsys):
     """Each in a process of its own; none fails, and no cell is trained twice."""
-    cells = stand_in(*"abcdef", max_iters=10)
+    cells = stand_in("a", "broken", *"cdef", max_iters=10)
     cells[0].settings = replace(cells[0].settings, max_iters=40)
     child = os.fork()
     if not child:
         os._exit(len(ablate.train_cells(cells, 1)))
     failures = ablate.train_cells(cells, 1)
-    assert os.waitpid(child, 0)[1] == 0 and failures == {}
+    # both name the one that failed, whoever tried it
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    assert list(failures) == ["broken, seed 1337"]
     out = capsys.readouterr().out
     assert "left to the program that trains it" in out or "finished by another" in out
     logs = [Path(f"c/{k}/train.log").read_text() for k in range(6)]
@@ -329,7 +336,7 @@ def test_a_comparison_is_made_once_and_goes_on(monkeypatch, capsys):
         capsys.readouterr()
         assert compare(monkeypatch, *words, "--overwrite=True", f"--dtype={dtype}") == 0
         assert "cells: 2, finished: 2" in capsys.readouterr().out
-    asked = "max_iters: 2 in the folder, 9 asked.*or keep both: .* has a folder of its own"
+    asked = "max_iters: 2 in the folder, 9 asked.*or keep both: .*, has a folder of its own"
     with pytest.raises(UserError, match=asked):  # no cell has another schedule
         compare(monkeypatch, *words, "--max_iters=9")
 

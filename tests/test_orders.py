@@ -72,8 +72,34 @@ def test_an_interval_holds_seeds_and_books_by_hand(rows, small):
     assert values.to_list() == pytest.approx(nats)
     # one seed, with the spread of all: an error that is larger by the root of three or more
     one = small[small.seed == 3]
-    _, text, _ = orders.compare(one, "alibi", "nope", "L", spread=values)
+    _, text, _ = orders.compare(one, "alibi", "nope", "L", of_one_seed=values)
     assert float(text.split(" ± ")[1]) >= stats.t.ppf(0.975, 2) * nats.std(ddof=1) - 1e-3
+    assert orders.compare(one, "alibi", "nope", "L")[:2] == (0, f"{nats[0]:.3f}, spread unknown")
+
+
+def test_only_seeds_of_both_that_read_it_are_compared(small):
+    """Two seeds are two, whatever else is in the table; a scheme that reads no long text is told."""
+    two = small[small.seed < 5]
+    wanted = orders.compare(two, "rope", "fox", "32 L")[:2]
+    shorter = small.copy()
+    of_rope = (small.label == "rope") & (small.seed == 5)
+    shorter.loc[of_rope, "32 L"] = np.nan
+    shorter.loc[of_rope, "32 L books"] = None
+    assert orders.compare(shorter, "rope", "fox", "32 L")[:2] == wanted
+    assert orders.compare(small[~of_rope], "rope", "fox", "32 L")[:2] == wanted
+    shorter.loc[small.label == "rope", "32 L"] = np.nan
+    assert orders.compare(shorter, "rope", "fox", "32 L")[:2] == (0, "cannot read it")
+    apart = small[(small.label == "rope") == (small.seed == 3)]
+    assert orders.compare(apart, "rope", "fox", "L")[:2] == (0, "no seed in common")
+    # fox alone has one seed on the larger board: the spread is that of the smaller one
+    large = small[(small.label != "fox") | (small.seed == 3)]
+    found = orders.orders(small, large).set_index(["number", "first - second"])
+    assert found.order["32 L", "rope, fox"] == "holds" and "±" in found.large["32 L", "rope, fox"]
+    # areas of what was not learned give no spread
+    unlearned = small.assign(inside_order=0.0)
+    found = orders.orders(unlearned, small[small.seed == 3]).set_index(["number", "first - second"])
+    assert found.order["order", "alibi, fox"] == ""
+    assert found.large["order", "alibi, fox"].endswith("spread unknown")
 
 
 def test_what_some_seeds_have_not_learned_is_no_order(small):
@@ -83,15 +109,17 @@ def test_what_some_seeds_have_not_learned_is_no_order(small):
     partly = small.assign(inside_order=small.inside_order.where(small.seed == 3, 0.0))
     assert orders.compare(partly, "alibi", "nope", "order")[:2] == (0, "in some seeds")
     none = small.assign(inside_order=0.0)
-    assert orders.compare(none, "alibi", "nope", "order")[:2] == (0, "neither")
+    assert orders.compare(none, "alibi", "nope", "order")[:2] == (0, "neither learned")
     assert orders.ranks(partly, "order").nunique() == 1
 
 
 def test_the_program(rows, tmp_path, monkeypatch, capsys):
     for name, part in {"all": rows, "one": rows[rows.seed == 3]}.items():
         save_rows(part, tmp_path / f"{name}.csv.xz")
-    other = rows.assign(label=rows.label + " 10.7M")
-    save_rows(other, tmp_path / "other.csv.xz")
+    save_rows(rows.assign(label=rows.label + " 10.7M"), tmp_path / "other.csv.xz")
+    save_rows(rows[rows.length < 4096], tmp_path / "short.csv.xz")
+    save_rows(rows[(rows.label != "fox") | (rows.length > 128)], tmp_path / "beyond.csv.xz")
+    save_rows(load_rows(REPOSITORY / "results/seven/rows.csv.xz"), tmp_path / "seven.csv.xz")
 
     def run(*names):
         paths = [str(tmp_path / f"{name}.csv.xz") for name in names]
@@ -104,8 +132,13 @@ def test_the_program(rows, tmp_path, monkeypatch, capsys):
     text = run("all")
     assert "| 32 L | rope, alibi | 2.9" in text and " | alibi |\n" in text
     assert "| content | rope, alibi | " in text and "| not decided |" in text
-    with pytest.raises(UserError, match="one seed has no spread"):
-        run("one", "all")
-    with pytest.raises(UserError, match="share no two schemes"):
-        run("all", "other")
+    assert "spread unknown" in run("one", "all")
+    for names, reason in {
+        ("all", "other"): "share no two schemes",
+        ("all", "short"): "same shortest and longest length",
+        ("beyond",): "tested at L",
+        ("seven",): "rows of finished runs on books_recall",
+    }.items():
+        with pytest.raises(UserError, match=reason):
+            run(*names)
     assert board.LEARNED == {"content": 0.9, "order": 0.5}

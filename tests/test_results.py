@@ -490,6 +490,13 @@ def test_what_rises_from_L_is_said_with_the_interval_of_its_seeds_and_windows():
     one = statistics.rises(frame(rises[0]), "fixed_targets")
     assert one[0].endswith(" (of these runs; seeds: 1)")
     assert statistics.rises(rows[rows.length != L], "fixed_targets") == []
+    lost = rows.assign(nats=rows.nats.mask((rows.label == "rope") & (rows.length == 512)))
+    lost["diverged"] |= lost.nats.isna()
+    assert statistics.rises(lost, "fixed_targets")[1] == "rope diverges in a test of 512"
+    # a length that only some seeds have is none of the comparison
+    uneven = frame(*falls)
+    uneven = uneven[(uneven.length < 512) | (uneven.seed == 1)]
+    assert statistics.rises(uneven, "fixed_targets")[0].startswith("alibi falls from L to 256 by")
 
 
 @pytest.mark.parametrize("protocol", ["fixed_targets", "nonoverlapping"])

@@ -36,11 +36,16 @@ HOLD = 2 / 3  # of the orders decided on the small board, for a rank that is tru
 
 def measure(rows: pd.DataFrame) -> pd.DataFrame:
     """A line for each scheme and seed: `board.measure`, with the loss of the text, and that of each
-    of its books, at L and at 32 L.
+    of its books, at L and at 32 L. UserError for rows of another kind.
     """
     rows = rows[rows.step == rows.max_iters]
-    numbers = board.measure(rows).set_index(["label", "seed"])
+    if not {"recall", "fixed_targets"} <= set(rows.protocol):
+        raise UserError("rows of finished runs on books_recall are needed, as in results/board")
     text = rows[rows.protocol == "fixed_targets"].set_index(["label", "seed"])
+    at_L = text[text.length == text.length.min()]
+    if text.index.difference(at_L.index).size:
+        raise UserError("every run must be tested at L, the shortest length of the rows")
+    numbers = board.measure(rows).set_index(["label", "seed"])
     for name, length in zip(TEXTS, (text.length.min(), text.length.max()), strict=True):
         tested = text[text.length == length]
         numbers[name] = tested.nats
@@ -58,11 +63,14 @@ def has_learned(runs: pd.DataFrame, name: str) -> pd.Series:
 def differences(
     of_a: pd.DataFrame, of_b: pd.DataFrame, name: str
 ) -> tuple[pd.Series, float, float]:
-    """a minus b for each seed of both; the variance of their mean that comes from the text or the
-    questions, and its degrees of freedom.
+    """a minus b for each seed that both have read; the variance of their mean that comes from the
+    text or the questions, and its degrees of freedom.
     """
     both = of_a.merge(of_b, on="seed", suffixes=(" of a", " of b"))
-    values = both[f"{name} of a"] - both[f"{name} of b"]
+    values = (both[f"{name} of a"] - both[f"{name} of b"]).dropna()
+    both = both.loc[values.index]
+    if values.empty:
+        return values, np.nan, np.nan
     if name in TEXTS:
         books = both[f"{name} books of a"] - both[f"{name} books of b"]
         books = np.mean(np.stack(books), axis=0)  # over seeds
@@ -72,26 +80,39 @@ def differences(
 
 
 def compare(
-    numbers: pd.DataFrame, a: str, b: str, name: str, spread=None
+    numbers: pd.DataFrame, a: str, b: str, name: str, of_one_seed: pd.Series | None = None
 ) -> tuple[int, str, pd.Series]:
     """Of two schemes: 1 if a is better, -1 if b is, 0 if that is not decided; the difference a - b
-    in words; and its values over seeds. `spread` are values to take the spread of seeds from.
+    in words; and its values over the seeds of both, none if one has not learned the kind.
+
+    `of_one_seed` are values to take the spread over seeds from, if they share one seed alone.
     """
     of_a, of_b = numbers[numbers.label == a], numbers[numbers.label == b]
-    values, of_test, df = differences(of_a, of_b, name)
+    of_a, of_b = of_a[of_a.seed.isin(of_b.seed)], of_b[of_b.seed.isin(of_a.seed)]
     a_learned, b_learned = has_learned(of_a, name), has_learned(of_b, name)
-    if a_learned.all() and b_learned.all():
-        half, _ = board.interval(values, of_test, df, spread)
-        if np.isnan(half):
-            return 0, "cannot read it", values
-        better = np.sign(values.mean()) * (-1 if name in TEXTS else 1)
-        decided = abs(values.mean()) > half
-        return int(better * decided), f"{values.mean():z.3f} ± {half:.3f}", values
+    none = pd.Series(dtype=float)
+    if of_a.empty:
+        return 0, "no seed in common", none
+    if not (a_learned.any() or b_learned.any()):
+        return 0, "neither learned", none
     if a_learned.all() and not b_learned.any():
-        return 1, "first learned", values
+        return 1, "first learned", none
     if b_learned.all() and not a_learned.any():
-        return -1, "second learned", values
-    return 0, "neither" if not (a_learned.any() or b_learned.any()) else "in some seeds", values
+        return -1, "second learned", none
+    if not (a_learned.all() and b_learned.all()):
+        return 0, "in some seeds", none
+    values, of_test, df = differences(of_a, of_b, name)
+    if values.empty:
+        return 0, "cannot read it", values
+    spread = values
+    if len(values) == 1:
+        spread = none if of_one_seed is None else of_one_seed
+    if len(spread) < 2:
+        return 0, f"{values.mean():z.3f}, spread unknown", values
+    half, _ = board.interval(values, of_test, df, spread)
+    better = np.sign(values.mean()) * (-1 if name in TEXTS else 1)
+    decided = abs(values.mean()) > half
+    return int(better * decided), f"{values.mean():z.3f} ± {half:.3f}", values
 
 
 def pairs_of(numbers: pd.DataFrame) -> list[tuple[str, str, str]]:
@@ -124,9 +145,7 @@ def orders(small: pd.DataFrame, large: pd.DataFrame) -> pd.DataFrame:
     lines = []
     for name, a, b in pairs_of(small[small.label.isin(large.label)]):
         before, text_before, values = compare(small, a, b, name)
-        # one seed has no spread of its own
-        spread = values if large[large.label == a].seed.nunique() == 1 else None
-        after, text_after, _ = compare(large, a, b, name, spread)
+        after, text_after, _ = compare(large, a, b, name, values)
         lines.append([name, f"{a}, {b}", text_before, text_after, outcome(before, after)])
     return pd.DataFrame(lines, columns=["number", "first - second", "small", "large", "order"])
 
@@ -169,17 +188,19 @@ def main() -> None:
     parser.add_argument("small", help="rows of the small board, with three seeds or more")
     parser.add_argument("large", nargs="?", help="rows of the larger board")
     options = parser.parse_args()
-    small = measure(load_rows(options.small))
-    seeds = small.groupby("label").seed.nunique()
-    if seeds.min() < 2:
-        raise UserError(f"{options.small}: one seed has no spread; give two or more")
+    small_rows = load_rows(options.small)
+    small = measure(small_rows)
     if not options.large:
         print(tables.show("", differences_of(small), format="md").strip())
         return
-    large = measure(load_rows(options.large))
+    large_rows = load_rows(options.large)
+    spans = [rows.length.agg(["min", "max"]).to_list() for rows in (small_rows, large_rows)]
+    if spans[0] != spans[1]:
+        raise UserError("the boards must have the same shortest and longest length")
+    large = measure(large_rows)
     found = orders(small, large)
     if found.empty:
-        raise UserError("these boards share no two schemes with the same labels and seeds")
+        raise UserError("these boards share no two schemes with the same labels")
     print(tables.show("", verdicts(found, small, large), format="md").strip())
     print(tables.show("", found, format="md"))
 
