@@ -170,7 +170,7 @@ def first_five(numbers: pd.DataFrame) -> str:
         means = numbers.groupby("label", sort=False)[name].mean()
         if name in learned:
             means = means[learned[name]]
-        means = means.sort_values(ascending=ascending).head(5)
+        means = means.dropna().sort_values(ascending=ascending).head(5)
         best[question] = pd.Series([f"{label} {mean:z.3f}" for label, mean in means.items()])
     return tables.show("", pd.DataFrame(best), format="md").strip()
 
