@@ -37,7 +37,7 @@ def drawn_by_formula(text):
     if "embed" in parts:
         x = parts["embed"](ids, [46] + 8 * [48])
         x = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5)
-    heads = np.tile(x[:, ::H], (H, 1, 1)) / D**0.25
+    heads = np.tile(x[:, ::H], (H, 1, 1)) * torch.tensor(D**-0.25).bfloat16().item()
     scores = oracles.logits(parts, heads, heads, x, ids)[:, -1]
     by = parts.get("weights", lambda head, row: softmax(row))
     weights = np.array([by(head, row) for head, row in enumerate(scores)])

@@ -20,7 +20,7 @@ def look_at(scheme: Scheme, layer: int, length: int) -> tuple[Plan, Tensor]:
     by the distance of the key, less the highest; -inf where it sees no key.
 
     A score is the logarithm of a weight. All tokens are alike: queries and keys are one vector, of
-    equal numbers, which scores 1 with itself. Where positions are embedded, each is the vector of
+    equal numbers, which scores about 1 with itself. Where positions are embedded, each is the vector of
     its position alone, of which heads have every n-th column.
     """
     shape = scheme.shape
@@ -35,7 +35,9 @@ def look_at(scheme: Scheme, layer: int, length: int) -> tuple[Plan, Tensor]:
     last = slice_queries(plan, length - 1, length)
     width = max(1, shape.turned_width)
     columns = torch.arange(width) * shape.width // width
-    k = x[:, None, :, columns].expand(-1, shape.n_head, -1, -1) / width**0.25  # (1, H, N, D)
+    # of few digits: equal scores are equal to the last bit, in whatever order they are summed
+    factor = torch.tensor(width**-0.25).bfloat16().float()
+    k = factor * x[:, None, :, columns].expand(-1, shape.n_head, -1, -1)  # (1, H, N, D)
     q = k[:, :, -1:]
     if not plan.regions:
         q, k = last.turn(q, k)
