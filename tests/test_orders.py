@@ -8,6 +8,7 @@ from conftest import REPOSITORY
 from scipy import stats
 
 from common.errors import UserError
+from tables import tables
 from tables.records import load_rows, save_rows
 from tools import board, orders
 
@@ -111,6 +112,27 @@ def test_what_some_seeds_have_not_learned_is_no_order(small):
     none = small.assign(inside_order=0.0)
     assert orders.compare(none, "alibi", "nope", "order")[:2] == (0, "neither learned")
     assert orders.ranks(partly, "order").nunique() == 1
+
+
+def test_the_page_of_small_screens_has_the_tables_of_its_rows():
+    folder = REPOSITORY / "results/claims-2026"
+    small, large = (orders.measure(load_rows(folder / f"{n}x.csv.xz")) for n in (1, 3))
+    found = orders.orders(small, large)
+    page = (folder / "inversion.md").read_text(encoding="utf-8")
+    for table in (found, orders.verdicts(found, small, large)):
+        assert tables.show("", table, format="md").strip() in page
+    for numbers in (small, large):
+        assert board.show(numbers, "rope").split("\n\n")[0] in page
+    # the differences of the other page, which has nope + canon first
+    convolution = (folder / "convolution.md").read_text(encoding="utf-8")
+    for numbers, of_one_seed in ((small, None), (large, small)):
+        for other in ("rope", "rope + canon"):
+            for name in orders.TEXTS:
+                spread = None
+                if of_one_seed is not None:
+                    spread = orders.compare(of_one_seed, "nope + canon", other, name)[2]
+                text = orders.compare(numbers, "nope + canon", other, name, spread)[1]
+                assert f"| {text}, " in convolution
 
 
 def test_the_program(rows, tmp_path, monkeypatch, capsys):
