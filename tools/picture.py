@@ -20,8 +20,8 @@ def look_at(scheme: Scheme, layer: int, length: int) -> tuple[Plan, Tensor]:
     by the distance of the key, less the highest; -inf where it sees no key.
 
     A score is the logarithm of a weight. All tokens are alike: queries and keys are one vector, of
-    equal numbers, which scores about 1 with itself. Where positions are embedded, each is the vector of
-    its position alone, of which heads have every n-th column.
+    equal numbers, which scores about 1 with itself. Where positions are embedded, each is the
+    vector of its position alone, of which heads have every n-th column.
     """
     shape = scheme.shape
     # in bytes a full stop before every 31 zeros, for what counts digits or sentences
