@@ -87,9 +87,12 @@ def compare(
 
     `of_one_seed` are values to take the spread over seeds from, if they share one seed alone.
     """
-    of_a, of_b = numbers[numbers.label == a], numbers[numbers.label == b]
-    of_a, of_b = of_a[of_a.seed.isin(of_b.seed)], of_b[of_b.seed.isin(of_a.seed)]
-    a_learned, b_learned = has_learned(of_a, name), has_learned(of_b, name)
+    of_a = numbers[numbers.label == a]
+    of_b = numbers[numbers.label == b]
+    of_a = of_a[of_a.seed.isin(of_b.seed)]
+    of_b = of_b[of_b.seed.isin(of_a.seed)]
+    a_learned = has_learned(of_a, name)
+    b_learned = has_learned(of_b, name)
     none = pd.Series(dtype=float)
     if of_a.empty:
         return 0, "no seed in common", none
