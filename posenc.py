@@ -658,23 +658,28 @@ class Randomized(Piece):
 
 
 class Logn(Piece):
-    """scores x ln(n) / ln(L): n is the number of keys up to the query, L the training length.
+    """scores x (ln(n) / ln(L))^power: n is the number of keys up to the query, L the training
+    length.
 
-    Su 2021, Chiang & Cholak 2022. On a trained model (`extend`) it is at least 1, so that nothing
-    changes within L.
+    Su 2021, Chiang & Cholak 2022. Which power concentrates attention depends on the scores (Hayase
+    & Karakida 2026, arXiv 2605.12697). On a trained model (`extend`) the factor is at least 1, so
+    that nothing changes within L.
     """
 
     can_extend = True
 
-    def __init__(self, shape: Shape):
+    def __init__(self, shape: Shape, *, power: PositiveFloat = 1.0):
         super().__init__()
         self.length = shape.first_length
         self.extends_model = shape.extends
+        self.power = power
 
     def temperature(self, index):
-        """ln(i + 1) / ln(L), (T,)."""
+        """(ln(i + 1) / ln(L))^power, (T,)."""
         factors = torch.log(index + 1) / math.log(self.length)
-        return factors.clamp(min=1.0) if self.extends_model else factors
+        if self.extends_model:
+            factors = factors.clamp(min=1.0)
+        return factors**self.power
 
 
 # ---- extensions of trained models

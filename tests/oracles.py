@@ -769,6 +769,10 @@ ORACLES: dict[str, Callable[[Weights], Parts]] = {
     "randomized(max=64)": lambda w: dict(ids=lambda k, n: math.floor(k * 64 / n)),
     # Su 2021; Chiang & Cholak 2022
     "logn": lambda w: dict(temperature=lambda h, index: math.log(index + 1) / math.log(L)),
+    # Hayase & Karakida 2026
+    "logn(power=2)": lambda w: dict(
+        temperature=lambda h, index: math.log(index + 1) ** 2 / math.log(L) ** 2
+    ),
     # Chi et al. 2022, unscaled as in its code
     "kerple": lambda w: dict(bias=lambda h, i, j: -w["r1"][h] * math.log(1 + w["r2"][h] * (i - j))),
     "kerple(kind=power)": lambda w: dict(bias=lambda h, i, j: -w["r1"][h] * (i - j) ** w["r2"][h]),

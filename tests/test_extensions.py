@@ -323,6 +323,7 @@ def test_temperatures_are_those_of_the_formula(tmp_path):
         f"temperature(file='{file}')": lambda h, i: [1.5, 0.25][h],
         "temperature(scale=1.2)": lambda h, i: 1.2,
         "logn": lambda h, i: max(1.0, math.log(i + 1) / math.log(L)),
+        "logn(power=0.5)": lambda h, i: max(1.0, math.sqrt(math.log(i + 1) / math.log(L))),
     }
     for extend, heat in heats.items():
 
