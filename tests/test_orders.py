@@ -144,8 +144,8 @@ def test_the_program(rows, tmp_path, monkeypatch, capsys):
     save_rows(load_rows(REPOSITORY / "results/seven/rows.csv.xz"), tmp_path / "seven.csv.xz")
 
     def run(*names):
-        paths = [str(tmp_path / f"{name}.csv.xz") for name in names]
-        monkeypatch.setattr(sys, "argv", ["orders", *paths])
+        words = [w if w.startswith("--") else f"{tmp_path}/{w}.csv.xz" for w in names]
+        monkeypatch.setattr(sys, "argv", ["orders", *words])
         orders.main()
         return capsys.readouterr().out
 
@@ -155,7 +155,10 @@ def test_the_program(rows, tmp_path, monkeypatch, capsys):
     assert "| 32 L | rope, alibi | 2.9" in text and " | alibi |\n" in text
     assert "| content | rope, alibi | " in text and "| not decided |" in text
     assert "spread unknown" in run("one", "all")
+    on_the_way = run("all", "--step=600")  # two of the four were tested there, with one seed
+    assert "| L | rope, alibi | -0.006, spread unknown |" in on_the_way and "nope" not in on_the_way
     for names, reason in {
+        ("all", "--step=700"): "no row is of step 700: there are 600, 1200, 2400",
         ("all", "other"): "share no two schemes",
         ("all", "short"): "same shortest and longest length",
         ("beyond",): "tested at L",

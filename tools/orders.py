@@ -2,6 +2,7 @@
 
     python -m tools.orders SMALL.csv.xz LARGE.csv.xz
     python -m tools.orders ROWS.csv.xz          the differences of each pair on one board
+    python -m tools.orders ROWS.csv.xz --step=600       the same after 600 steps (test_at)
 
 Each pair of schemes is compared in four numbers: the loss of the text at L and at 32 L, the areas
 of content and order (tools/board.py). A pair is decided where the 95 % interval of its difference
@@ -34,11 +35,15 @@ NUMBERS = (*TEXTS, *board.LEARNED)
 HOLD = 2 / 3  # of the orders decided on the small board, for a rank that is trusted
 
 
-def measure(rows: pd.DataFrame) -> pd.DataFrame:
-    """A line for each scheme and seed: `board.measure`, with the loss of the text, and that of each
-    of its books, at L and at 32 L. UserError for rows of another kind.
+def measure(rows: pd.DataFrame, step: int | None = None) -> pd.DataFrame:
+    """A line for each scheme and seed, after `step` steps or at the end: `board.measure`, with the
+    loss of the text, and that of each of its books, at L and at 32 L. UserError for rows of another
+    kind.
     """
-    rows = rows[rows.step == rows.max_iters]
+    steps = sorted(rows.step.unique())
+    rows = rows[rows.step == (step or rows.max_iters)]
+    if step and rows.empty:
+        raise UserError(f"no row is of step {step}: there are {', '.join(map(str, steps))}")
     if not {"recall", "fixed_targets"} <= set(rows.protocol):
         raise UserError("rows of finished runs on books_recall are needed, as in results/board")
     text = rows[rows.protocol == "fixed_targets"].set_index(["label", "seed"])
@@ -190,9 +195,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("small", help="rows of the small board, with three seeds or more")
     parser.add_argument("large", nargs="?", help="rows of the larger board")
+    parser.add_argument("--step", type=int, help="of a test on the way, by default the last")
     options = parser.parse_args()
     small_rows = load_rows(options.small)
-    small = measure(small_rows)
+    small = measure(small_rows, options.step)
     if not options.large:
         print(tables.show("", differences_of(small), format="md").strip())
         return
@@ -200,7 +206,7 @@ def main() -> None:
     spans = [rows.length.agg(["min", "max"]).to_list() for rows in (small_rows, large_rows)]
     if spans[0] != spans[1]:
         raise UserError("the boards must have the same shortest and longest length")
-    large = measure(large_rows)
+    large = measure(large_rows, options.step)
     found = orders(small, large)
     if found.empty:
         raise UserError("these boards share no two schemes with the same labels")
