@@ -439,6 +439,21 @@ UNREADABLE = {
 }
 
 
+@pytest.mark.parametrize("kind", ["bytes", "characters", "characters, two bytes each"])
+def test_bytes_and_characters_do_not_pass_as_gpt2s_tokens(tmp_path, toy_gpt2, kind):
+    """All of these are numbers that GPT-2's vocabulary has."""
+    text = Path(data.__file__).read_text(encoding="utf-8") * 9
+    content = np.frombuffer(text.encode()[:2000], np.uint8)
+    if kind != "bytes":
+        content = np.unique(content, return_inverse=True)[1].astype("u2" if "two" in kind else "u1")
+    (tmp_path / "web").mkdir()
+    for split in SPLITS:
+        content.tofile(tmp_path / f"web/{split}.bin")
+    with pytest.raises(UserError, match="does not hold GPT-2's tokens of text, .* below 256: here"):
+        load_corpus("web", tmp_path)
+    assert not (tmp_path / "web/meta.json").exists()
+
+
 @pytest.mark.parametrize("sentence", UNREADABLE)
 def test_tokens_that_are_not_gpt2s_are_a_sentence_and_the_files_stay(tmp_path, toy_gpt2, sentence):
     folder = tmp_path / "web"
