@@ -309,7 +309,7 @@ def test_papers_are_compared_with_rows_of_ones_own(monkeypatch, capsys, tmp_path
     text = compared(monkeypatch, capsys, f"--rows={path}")  # all papers
     assert "not measured  NoPE goes beyond" in text
     monkeypatch.setattr(sys, "argv", ["board", f"--rows={path}"])
-    with pytest.raises(UserError, match="has no rows of recall"):
+    with pytest.raises(UserError, match="rows of finished runs on books_recall"):
         board.main()
     fixed = rows[rows.protocol == "fixed_targets"].set_index(["pos", "seed", "length"]).nats
     assert (fixed["rope"] - fixed["sinusoidal"]).unstack()[256].mean() == pytest.approx(

@@ -40,22 +40,31 @@ IN_A_ROW = 6  # schemes in one row of the figure
 
 
 def measure(rows: pd.DataFrame) -> pd.DataFrame:
-    """A line for each scheme, seed and tested step: its three numbers, and what it has inside L.
+    """A line for each scheme, seed and tested step: its three numbers, the loss of the text at L
+    and at 32 L, and what it has inside L. What "books" belongs to has it for each book too.
 
-    A scheme that cannot read the longest texts has nan for what is measured there.
+    A scheme that cannot read the longest texts has nan for what is measured there. UserError for
+    rows that are not of the board.
     """
     trained = rows.length.min()  # L: no shorter text is tested
     longest = rows.length.max()
+    if not {"recall", "fixed_targets"} <= set(rows.protocol):
+        raise UserError("rows of finished runs on books_recall are needed, as in results/board")
     lines = []
     for (label, seed, step), run in rows.groupby(["label", "seed", "step"], sort=False):
         text = run[run.protocol == "fixed_targets"].set_index("length")
-        line = {"label": label, "seed": seed, "step": step, "L": text.nats[trained]}
+        if trained not in text.index:
+            raise UserError("every run must be tested at L, the shortest length of the rows")
+        line = {"label": label, "seed": seed, "step": step}
+        line["L"] = text.nats[trained]
+        line["L books"] = np.asarray(text.block_nats[trained])  # (books,)
         reads_longest = longest in text.index and np.isfinite(text.nats[longest])
         if reads_longest:
-            line["text"] = text.nats[longest] - text.nats[trained]
+            line["32 L"] = text.nats[longest]
+            line["32 L books"] = np.asarray(text.block_nats[longest])
+            line["text"] = line["32 L"] - line["L"]
+            line["text books"] = line["32 L books"] - line["L books"]
             line["speed"] = text.tokens_per_s[longest] / 1000
-            # the loss in each of the validation books, (books,)
-            line["books"] = np.subtract(text.block_nats[longest], text.block_nats[trained])
         tested = reach.answered(run.assign(trained_size=trained))
         for kind, reading in reach.accuracies(tested).iterrows():
             line[f"inside_{kind}"] = reading.inside
@@ -71,14 +80,37 @@ def measure(rows: pd.DataFrame) -> pd.DataFrame:
 # ---- statistics
 
 
+def error_of_books(books: pd.Series) -> tuple[float, float]:
+    """The variance of a mean loss over seeds, each with its loss in every book, and its degrees of
+    freedom: all seeds share the books.
+    """
+    mean = np.mean(np.stack(books), axis=0)  # over seeds, (books,)
+    return mean.var(ddof=1) / len(mean), len(mean) - 1
+
+
 def error_of_test(numbers: pd.DataFrame, name: str) -> tuple[float, float]:
     """The variance of a mean over seeds that comes from the text or the questions, which all seeds
     share, and its degrees of freedom.
     """
-    if name == "text":
-        books = np.mean(np.stack(numbers.books), axis=0)  # over seeds
-        return books.var(ddof=1) / len(books), len(books) - 1
-    return numbers[f"{name} variance"].mean(), np.inf  # thousands of answers
+    if name in LEARNED:
+        return numbers[f"{name} variance"].mean(), np.inf  # thousands of answers
+    return error_of_books(numbers[f"{name} books"])
+
+
+def differences(a: pd.DataFrame, b: pd.DataFrame, name: str) -> tuple[pd.Series, float, float]:
+    """a minus b for each seed that both have read; the variance of their mean that comes from the
+    text or the questions, and its degrees of freedom.
+    """
+    both = a.merge(b, on="seed", suffixes=(" of a", " of b"))
+    values = (both[f"{name} of a"] - both[f"{name} of b"]).dropna()
+    both = both.loc[values.index]
+    if values.empty:
+        return values, np.nan, np.nan
+    if name in LEARNED:
+        variances = both[f"{name} variance of a"] + both[f"{name} variance of b"]
+        return values, variances.mean(), np.inf
+    books = both[f"{name} books of a"] - both[f"{name} books of b"]
+    return values, *error_of_books(books)
 
 
 def interval(
@@ -103,13 +135,7 @@ def interval(
 
 def difference(numbers: pd.DataFrame, base: pd.DataFrame, name: str) -> dict:
     """The mean difference to the base over the seeds of both, its interval and its p."""
-    both = numbers.merge(base, on="seed", suffixes=("", " of base"))
-    values = both[name] - both[f"{name} of base"]
-    if name == "text":
-        of_test, df = error_of_test(both.assign(books=both.books - both["books of base"]), name)
-    else:
-        of_test = error_of_test(numbers, name)[0] + error_of_test(base, name)[0]
-        df = np.inf
+    values, of_test, df = differences(numbers, base, name)
     half, p = interval(values, of_test, df)
     return {"name": name, "seeds": len(values), "mean": values.mean(), "half": half, "p": p}
 
@@ -258,10 +284,10 @@ def main() -> None:
     parser.add_argument("--runs", action="store_true", help="a line for each run and tested step")
     options = parser.parse_args()
     rows = load_rows(options.rows)
-    if "recall" not in set(rows.protocol):
-        raise UserError(f"{options.rows} has no rows of recall: the board's corpus is books_recall")
     if options.runs:
-        table = measure(rows).drop(columns=["books", "content variance", "order variance"])
+        table = measure(rows)
+        hidden = [name for name in table if name.endswith((" books", " variance"))]
+        table = table.drop(columns=[*hidden, "32 L"])
         table = table.sort_values(["label", "seed", "step"]).round(3)
         print(table.to_string(index=False))
         return

@@ -36,26 +36,12 @@ HOLD = 2 / 3  # of the orders decided on the small board, for a rank that is tru
 
 
 def measure(rows: pd.DataFrame, step: int | None = None) -> pd.DataFrame:
-    """A line for each scheme and seed, after `step` steps or at the end: `board.measure`, with the
-    loss of the text, and that of each of its books, at L and at 32 L. UserError for rows of another
-    kind.
-    """
+    """`board.measure` of the runs after `step` steps, or at the end. UserError if there is none."""
     steps = sorted(rows.step.unique())
     rows = rows[rows.step == (step or rows.max_iters)]
     if step and rows.empty:
         raise UserError(f"no row is of step {step}: there are {', '.join(map(str, steps))}")
-    if not {"recall", "fixed_targets"} <= set(rows.protocol):
-        raise UserError("rows of finished runs on books_recall are needed, as in results/board")
-    text = rows[rows.protocol == "fixed_targets"].set_index(["label", "seed"])
-    at_L = text[text.length == text.length.min()]
-    if text.index.difference(at_L.index).size:
-        raise UserError("every run must be tested at L, the shortest length of the rows")
-    numbers = board.measure(rows).set_index(["label", "seed"])
-    for name, length in zip(TEXTS, (text.length.min(), text.length.max()), strict=True):
-        tested = text[text.length == length]
-        numbers[name] = tested.nats
-        numbers[f"{name} books"] = tested.block_nats.map(np.asarray)  # (books,)
-    return numbers.reset_index()
+    return board.measure(rows)
 
 
 def has_learned(runs: pd.DataFrame, name: str) -> pd.Series:
@@ -63,25 +49,6 @@ def has_learned(runs: pd.DataFrame, name: str) -> pd.Series:
     if name in TEXTS:
         return pd.Series(True, index=runs.index)
     return runs[f"inside_{name}"] >= board.LEARNED[name]
-
-
-def differences(
-    of_a: pd.DataFrame, of_b: pd.DataFrame, name: str
-) -> tuple[pd.Series, float, float]:
-    """a minus b for each seed that both have read; the variance of their mean that comes from the
-    text or the questions, and its degrees of freedom.
-    """
-    both = of_a.merge(of_b, on="seed", suffixes=(" of a", " of b"))
-    values = (both[f"{name} of a"] - both[f"{name} of b"]).dropna()
-    both = both.loc[values.index]
-    if values.empty:
-        return values, np.nan, np.nan
-    if name in TEXTS:
-        books = both[f"{name} books of a"] - both[f"{name} books of b"]
-        books = np.mean(np.stack(books), axis=0)  # over seeds
-        return values, books.var(ddof=1) / len(books), len(books) - 1
-    variances = both[f"{name} variance of a"] + both[f"{name} variance of b"]
-    return values, variances.mean(), np.inf
 
 
 def compare(
@@ -109,7 +76,7 @@ def compare(
         return -1, "second learned", none
     if not (a_learned.all() and b_learned.all()):
         return 0, "in some seeds", none
-    values, of_test, df = differences(of_a, of_b, name)
+    values, of_test, df = board.differences(of_a, of_b, name)
     if values.empty:
         return 0, "cannot read it", values
     spread = values
