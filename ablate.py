@@ -154,6 +154,8 @@ def make_cells(schemes: list[str], typed: dict) -> list[Cell]:
     fixed = ["dataset", "seed", "init_from", "out_dir", "pos_file", "dtype"]
     if settings.learning_rates:
         fixed.append("learning_rate")
+        if settings.learning_rate:
+            print(f"note: learning_rates are tried, not learning_rate={settings.learning_rate}")
     settings_of = {}  # by the label of a scheme
     for text in schemes:
         # 'rope --qk_norm=True' is a scheme with a setting of its own; a file may have several

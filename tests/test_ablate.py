@@ -274,7 +274,7 @@ def test_the_shares_are_disjoint_and_complete():
 # ---- learning rates
 
 
-def test_the_rate_of_the_lowest_loss_is_picked_for_each_scheme(monkeypatch):
+def test_the_rate_of_the_lowest_loss_is_picked_for_each_scheme(monkeypatch, capsys):
     trained = []
     monkeypatch.setattr(ablate, "train_cells", lambda cells, jobs, dtype: trained.extend(cells))
     losses = {"rope": {0.5: 2.0, 1.0: math.inf}, "alibi": {0.5: 2.0, 1.0: 1.0}}
@@ -283,7 +283,10 @@ def test_the_rate_of_the_lowest_loss_is_picked_for_each_scheme(monkeypatch):
     )
     words = ["--seeds=0,4", "--learning_rates=0.5,1", "--max_iters=600"]
     settings, _ = configure(AblateSettings, [*TINY, *words, "--only=2/2"])
+    plan("rope", *words, "--learning_rate=0.25")
+    assert capsys.readouterr().out == "note: learning_rates are tried, not learning_rate=0.25\n"
     cells = plan("rope", "alibi", *words)
+    assert not capsys.readouterr().out
     assert ablate.pick_rates(cells, settings, "float32") == {"rope": 0.5, "alibi": 1.0}
     assert [trial.label for trial in trained] == ["trial of rope lr=1.0", "trial of alibi lr=1.0"]
     assert {(x.settings.seed, x.settings.max_iters) for x in trained} == {(5, 300)}
