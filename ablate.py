@@ -108,6 +108,7 @@ class Cell:
             changes = [*folder.differences]
             if s.overwrite:  # else train.py says whether it is damaged
                 load_checkpoint(self.folder)
+                changes += [f"{name} has changed since" for name in folder.changed_code()]
         except UserError as error:
             return [str(error)]
         # train.py goes on if max_iters is raised, but with a schedule that no other cell has
@@ -222,6 +223,17 @@ def check_folders(cells: list[Cell]) -> None:
             advice += "; or keep both: one named as in 'rope --max_iters=N', where N is not the "
             advice += "number of the others, has a folder of its own"
         raise UserError(f"{cell.folder} holds another run than {cell.name} ({change}): {advice}")
+
+
+def note_changed_code(cells: list[Cell]) -> None:
+    """Say which cells were trained with other code than that of today."""
+    changed = [cell for cell in cells if cell.can_resume() and cell.open().changed_code()]
+    if changed:
+        files = {name for cell in changed for name in cell.open().changed_code()}
+        print(
+            f"note: {', '.join(sorted(files))} changed since {len(changed)} of {len(cells)} cells "
+            "began; if that changes numbers, --overwrite=True trains those anew"
+        )
 
 
 def examine_cells(cells: list[Cell]) -> None:
@@ -463,6 +475,7 @@ def main() -> int:
             cell.settings = in_own_folder(s, "steps") if s.out_dir else s
             cell.label += f" lr={rate}"
     check_folders(cells)
+    note_changed_code(cells)
 
     folder.mkdir(parents=True, exist_ok=True)
     n_finished = sum(cell.is_finished() for cell in to_do)

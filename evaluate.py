@@ -84,7 +84,7 @@ def evaluate_run(
     result = about
     for extension in extensions:
         if extension is None:
-            run.model.pos.extend(run.model.config.extend, run.folder)  # with the run's own files
+            run.model.pos.extend(run.model.config.extend, run.files)
         else:
             run.model.pos.extend(extension)  # with files as typed
         windows = settings.eval_windows

@@ -691,15 +691,17 @@ class Extension(Piece):
     can_extend = True
 
     def read_numbers(self, name: str, folder: Path | None, **fields: tuple) -> BaseModel:
-        """Read the JSON file that an option names: its copy in the run's `folder`, if there is one,
-        else `name` itself.
+        """Read the JSON file that an option names: its copy in the run's `folder`, or one of that
+        name in a folder of Hugging Face, else `name` itself.
 
         Each of `fields` is (type, default), as in pydantic; split_sha256 is always allowed.
         UserError if the file does not fit.
         """
         self.file = Path(name)
-        if folder and (folder / self.file.name).is_file():
-            self.file = folder / self.file.name
+        if folder:
+            for place in (folder, folder / "files"):  # a run's copy, if there is one, is read
+                if (place / self.file.name).is_file():
+                    self.file = place / self.file.name
         schema = create_model(
             "File",
             __config__=ConfigDict(strict=True),

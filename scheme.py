@@ -847,12 +847,12 @@ def scheme_files(scheme: Scheme) -> dict:
     the files that options name.
 
     Names are such as "posenc.py", "zoo/fire.py", "pos_file.py", or "helper.py" for a module beside
-    the user's file; option files have their base names.
+    the user's file, and "files/factors.json" for a file that an option names.
     """
     files = {"posenc.py": ROOT / "posenc.py"}
     for piece in (*scheme.pieces.values(), *scheme.extensions.values()):
         if piece.file:
-            files[piece.file.name] = piece.file
+            files[f"files/{piece.file.name}"] = piece.file
         for cls in type(piece).mro():
             if not issubclass(cls, Piece):
                 continue

@@ -144,7 +144,8 @@ def start_run(
         )
         weights = source.model.state_dict()
         train_lengths = [*source.config["train_lengths"], s.block_size]
-        files_folder = source.folder
+        files_folder = source.files
+        load.run_corpus(source, corpus.name)  # UserError if its tokens are others
     else:
         gpt = s.gpt(corpus.vocab_size)
     model = GPT(gpt, s.pos_file, files_folder)
@@ -434,6 +435,9 @@ def main() -> None:
     compute = device.pick(s.device, dtype, s.batch_size * s.block_size, s.n_embd)
     with init_processes(s.backend, compute) as processes, errors_named(s.pos_file):
         result = folder.finished_result()
+        if not folder.is_new and folder.changed_code():
+            names = ", ".join(folder.changed_code())
+            print(f"note: {names} changed since this run began; --overwrite=True trains it anew")
         # the program that a scheduler stopped before this one may still be saving
         waited = False
         if processes.is_master and result is None and folder.path.exists():

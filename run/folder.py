@@ -30,6 +30,8 @@ from scheme import OWN_FILE, ROOT, Scheme, is_builtin, scheme_digests, scheme_fi
 from tables.records import Result, has_every_test, load_result
 
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+# what computes a result, beside the files that define a run's schemes
+CODE = ("attention.py", "data/batches.py", "model.py", "optimizer.py", "scheme.py", "train.py")
 LOCKS: list[FileLock] = []  # held until the process ends: a lock without a reference is released
 # settings that have a place of their own in the folder's name, or do not belong there
 NOT_IN_DIGEST = ("--pos=", "--dataset=", "--block_size=", "--seed=", "--max_iters=", "--pos_file=")
@@ -106,24 +108,17 @@ def named_folders(typed: list[str]) -> list[str]:
 
 
 def provenance() -> dict:
-    """What is needed to repeat a run: command, commit, versions, threads, a digest of the sources.
-
-    The zoo is not in that digest: a run records digests of the schemes that it uses.
-    """
+    """What is needed to repeat a run: command, commit, versions, threads, and digests of CODE."""
     commit = ""
     with contextlib.suppress(OSError):  # git may be absent
         git = "git describe --always --abbrev=40 --dirty --exclude=*".split()
         commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    sources = hashlib.sha256()
-    for pattern in ("*.py", "*/*.py", "run/*.toml"):
-        for path in sorted(ROOT.glob(pattern)):
-            sources.update(path.read_bytes())
     return {
         "command": sys.argv,
         "git_commit": commit,
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "threads": torch.get_num_threads(),
-        "sources_sha256": sources.hexdigest(),
+        "code_sha256": {name: sha256(ROOT / name) for name in CODE},
     }
 
 
@@ -262,6 +257,14 @@ class RunFolder:
             if not path.is_file() or sha256(path) != digest:
                 changed.append(f"{path}, which defines its scheme, has changed since")
         return changed
+
+    def changed_code(self) -> list[str]:
+        """The files of CODE that have changed since the run began; of older runs it is not known.
+
+        They may have changed in a way that changes no number: a run may go on, with a note.
+        """
+        digests = self.config.get("code_sha256", {})
+        return [name for name, digest in digests.items() if sha256(ROOT / name) != digest]
 
     @cached_property
     def differences(self) -> list[str]:

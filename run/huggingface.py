@@ -14,7 +14,6 @@ out.
 
 import json
 import re
-import shutil
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -77,6 +76,8 @@ def read_settings(config, bias):
     found = Positions(config)
     for key in found.ignored:
         print(f"note: nothing reads {key} in config.json", file=sys.stderr)
+    if config.get("auto_map"):
+        print(f"note: it has code of its own, and is read as any {kind}", file=sys.stderr)
     fixed = TABLE["fixed"]
     theirs = fixed | family["defaults"]
     theirs |= {key: value for key, value in config.items() if value is not None}
@@ -193,7 +194,7 @@ def is_huggingface(name: str) -> bool:
         return b'"model_type"' in config.read_bytes()
     if Path(name.partition("/")[0]).exists():
         return False
-    return re.fullmatch(r"gpt2[a-z-]*|(?!out/)[\w.-]+/[\w.-]+", name) is not None
+    return re.fullmatch(r"(?:distil)?gpt2[a-z-]*|(?!out/)[\w.-]+/[\w.-]+", name) is not None
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -231,19 +232,23 @@ def load_model(name: str | Path) -> GPT:
             for key, x in load_file(file).items():
                 if key in weights:
                     raise UserError(f"{key} is in two files: keep one")
-                if x.is_floating_point() and x.element_size() == 1:
+                if re.search(r"\.(attn|attention)\.(masked_)?bias$|rotary_emb\.inv_freq$", key):
+                    continue  # buffers, of old files
+                if not x.is_floating_point() or x.element_size() == 1:
                     raise UserError(f"{key} is of {x.dtype}: quantised weights are not read")
-                # old files of gpt2 and bloom have no prefix, and there are buffers in them
-                key = re.sub(r"^(h|ln_f|wte|wpe|word_embeddings\w*)\.", r"transformer.\1.", key)
-                if not re.search(r"\.(attn|attention)\.(masked_)?bias$|rotary_emb\.inv_freq$", key):
-                    weights[key] = x
+                weights[key] = x
         has_bias = any(key.endswith(".bias") for key in weights)
         model = GPT(read_settings(config, has_bias), folder=folder).eval()
-        scale = float(config.get("logit_scale", 0.0625))
+        kind = config["model_type"]
+        scale = float(config.get("logit_scale", 0.0625)) if kind == "cohere2" else 1.0
     except (SafetensorError, *NO_MODEL) as error:
         raise UserError(f"{name} cannot be read here: {error!s:.300}") from error
 
-    kind = config["model_type"]
+    family = FAMILIES[kind]
+    head_name = f"{family['weights']['lm_head']}.weight"
+    prefix = family["layers"].partition(".")[0] + "."
+    if not any(key.startswith(prefix) for key in weights):  # saved without the head's class
+        weights = {key if key == head_name else prefix + key: x for key, x in weights.items()}
     left_over = set(weights)
     for their_name, view, shape in their_weights(model, kind):
         theirs = weights.get(their_name)
@@ -253,19 +258,18 @@ def load_model(name: str | Path) -> GPT:
         if theirs is None or theirs.shape != shape:
             raise UserError(f"{name} lacks the weight {their_name} of shape {tuple(shape)}")
         view.copy_(theirs.reshape(view.shape))
-    head = weights.get("lm_head.weight")
+    head = weights.get(head_name)
     if model.config.tie_embeddings and head is not None:
-        left_over.discard("lm_head.weight")
+        left_over.discard(head_name)
         if not torch.equal(head.float(), model.wte.weight):
             raise UserError(
-                f"{name} has tie_word_embeddings=true and another lm_head.weight: set it to false"
+                f"{name} has tie_word_embeddings=true and another {head_name}: set it to false"
             )
     if left_over:
         raise UserError(
             f"{name} has weights that a {kind} does not have: {', '.join(sorted(left_over)):.200}"
         )
-    if kind == "cohere2":
-        model.ln_f.weight *= scale
+    model.ln_f.weight *= scale
     return model
 
 
@@ -314,12 +318,17 @@ def token_names(corpus):
 def save_tokenizer(corpus, folder):
     """tokenizer.json and tokenizer_config.json, which give the tokens of a corpus."""
     kind = corpus.meta["tokenizer"]
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    end = None
     if kind == "gpt2":
-        settings["eos_token"] = "<|endoftext|>"
-    write_json(folder / "tokenizer_config.json", settings)
+        end = "<|endoftext|>"
+    elif kind == "file" and corpus.tokenizer.end is not None:
+        end = corpus.tokenizer.inner.id_to_token(corpus.tokenizer.end)
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    write_json(folder / "tokenizer_config.json", settings | {"eos_token": end})
     if kind == "file":
-        shutil.copy(corpus.folder / "tokenizer.json", folder)
+        content = read_json(corpus.folder / "tokenizer.json")
+        content["post_processor"] = None  # it adds tokens that our model has not seen
+        write_json(folder / "tokenizer.json", content)
         return
 
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -351,6 +360,11 @@ def check_tokenizer(name: str | Path, corpus: Corpus) -> int | None:
     """
     path = model_folder(name) / "tokenizer.json"
     if not path.exists():
+        print(
+            f"note: {name} has no tokenizer.json to compare with the tokens of {corpus.name}, or "
+            "to say which token begins a text",
+            file=sys.stderr,
+        )
         return None
     tokenizer = tokenizers.read_tokenizer(path)
     if corpus.meta["tokenizer"] == "file":
@@ -365,7 +379,16 @@ def check_tokenizer(name: str | Path, corpus: Corpus) -> int | None:
     text = corpus.tokenizer.decode(corpus.val[:9])
     first = tokenizer.encode(text).ids[0]
     plain = tokenizer.encode(text, add_special_tokens=False).ids[0]
-    return None if first == plain else first
+    if first != plain:
+        return first
+    settings = path.with_name("tokenizer_config.json")
+    if settings.exists() and read_json(settings).get("add_bos_token"):
+        print(
+            f"note: {settings} has add_bos_token, which tokenizer.json does not do: texts are "
+            "measured without a first token",
+            file=sys.stderr,
+        )
+    return None
 
 
 def cuts(tokenizer):

@@ -19,6 +19,7 @@ from configurable import (
 )
 from data import batches
 from data.corpus import OF_TOKENS, Corpus, load_corpus
+from data.download import model_folder
 from model import GPT
 from run.checkpoint import load_checkpoint, save_checkpoint
 from run.folder import RunFolder, SavedSettings, corpus_digests
@@ -37,6 +38,7 @@ class Run:
     content of config.json. `step` is the number of steps taken, `digest` that in the name
     of the file that the weights come from, `saved` the content of that file if training resumes.
     `first_token` begins every window in a test of a pretrained model whose tokenizer adds one.
+    `files` is the folder of the files that options of its extension name, if it was loaded.
     """
 
     folder: Path
@@ -48,6 +50,7 @@ class Run:
     digest: str = ""
     saved: dict | None = None
     first_token: int | None = None
+    files: Path | None = None
 
     def __repr__(self) -> str:
         s = self.settings
@@ -126,7 +129,8 @@ def load_run(
     model.load_state_dict(state["model"])
     model = compute.place(model).eval()
     settings = SavedSettings(**config["settings"])
-    return Run(folder, settings, model, compute, config, state["step"], state["digest"])
+    step, digest = state["step"], state["digest"]
+    return Run(folder, settings, model, compute, config, step, digest, files=folder)
 
 
 def open_model(
@@ -148,7 +152,9 @@ def open_model(
     if not first_token:
         first = None
     model = load_model(name)
-    digest = hashlib.sha256()
+    # another length, window or base is another model, whose tests are not those of this one
+    files = model_folder(name)
+    digest = hashlib.sha256((files / "config.json").read_bytes())
     if first is not None:
         digest.update(b"%d" % first)  # measured as another model
     for weight in model.state_dict().values():
@@ -162,7 +168,9 @@ def open_model(
     config = {"dtype": compute.dtype_name, "train_lengths": train_lengths}
     folder = Path("out", "tests", f"{Path(name).resolve().name}-{checkpoint[:10]}")
     model = compute.place(model).eval()
-    return Run(folder, s, model, compute, config, digest=checkpoint, first_token=first)
+    run = Run(folder, s, model, compute, config, digest=checkpoint, files=files)
+    run.first_token = first
+    return run
 
 
 def run_corpus(run: Run, dataset: str = "") -> Corpus:

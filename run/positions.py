@@ -118,6 +118,8 @@ class Positions:
             kind = f"{kind}_text"
         if kind in TABLE["refused"]:
             raise UserError(f"a {kind} cannot be read here: {TABLE['refused'][kind]}")
+        if values.get("is_causal") is False:
+            raise UserError("is_causal=false: its attention sees both sides")
         self.kind = kind
         self.values = values
         self.ignored = []
@@ -319,6 +321,8 @@ class Positions:
         fraction = rules["rotary_dim"] / width or rules["fraction"]
         if fraction or rope_type != "default":
             read.add(FRACTION)
+            if 0 in (rope.get(FRACTION), self.read.get(FRACTION)):
+                raise UserError(f"{self.names.get(FRACTION, FRACTION)} = 0: nothing would turn")
             fraction = rope.get(FRACTION) or self.read.get(FRACTION) or fraction or 1.0
             if fraction != 1.0:
                 pos += f", {'p' if rope_type == 'proportional' else 'fraction'}={fraction}"

@@ -439,19 +439,20 @@ UNREADABLE = {
 }
 
 
-@pytest.mark.parametrize("kind", ["bytes", "characters", "characters, two bytes each"])
-def test_bytes_and_characters_do_not_pass_as_gpt2s_tokens(tmp_path, toy_gpt2, kind):
-    """All of these are numbers that GPT-2's vocabulary has."""
-    text = Path(data.__file__).read_text(encoding="utf-8") * 9
-    content = np.frombuffer(text.encode()[:2000], np.uint8)
-    if kind != "bytes":
-        content = np.unique(content, return_inverse=True)[1].astype("u2" if "two" in kind else "u1")
-    (tmp_path / "web").mkdir()
-    for split in SPLITS:
-        content.tofile(tmp_path / f"web/{split}.bin")
-    with pytest.raises(UserError, match="does not hold GPT-2's tokens of text, .* below 256: here"):
-        load_corpus("web", tmp_path)
-    assert not (tmp_path / "web/meta.json").exists()
+def test_other_tokens_do_not_pass_as_gpt2s(tmp_path, toy_gpt2):
+    """Numbers that the vocabulary has, but that its tokenizer would not make of their text."""
+    text = " the hello the he" * 300
+    own = toy_gpt2.encode(text)
+    tokens = {"own": own, "cut": own[1:], "bytes": [*text.encode()], "few": [*text.encode()[:999]]}
+    for name, ids in tokens.items():
+        (tmp_path / name).mkdir()
+        for split in SPLITS:
+            np.array(ids, np.uint16).tofile(tmp_path / f"{name}/{split}.bin")
+    for name in ("own", "cut", "few"):
+        assert load_corpus(name, tmp_path).train.tolist() == tokens[name]
+    with pytest.raises(UserError, match=r"does not hold GPT-2's tokens: .* \(29% are the same\)"):
+        load_corpus("bytes", tmp_path)
+    assert not (tmp_path / "bytes/meta.json").exists()
 
 
 @pytest.mark.parametrize("sentence", UNREADABLE)
@@ -742,6 +743,10 @@ def test_the_token_after_a_document_is_read_from_the_file_beside_the_tokenizer(t
     for end in ('"<|end|>"', '{"content": "<|end|>"}'):
         names.write_text(f'{{"eos_token": {end}}}', encoding="utf-8")
         assert end_of(f"n{len(end)}", folder / "tokenizer.json") == 0
+    # an id that is no added token, perhaps of the model that this one was made of
+    (folder / "config.json").write_text('{"eos_token_id": 300}', encoding="utf-8")
+    assert end_of("left", folder) == 0
+    (folder / "config.json").unlink()
     for end in ('"</s>"', '{"text": "<|end|>", "content": "</s>"}', "7"):
         names.write_text(f'{{"eos_token": {end}}}', encoding="utf-8")
         with pytest.raises(UserError, match="tokenizer_config.json: eos_token = .* is no token of"):

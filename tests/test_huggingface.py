@@ -1,7 +1,9 @@
 """Hugging Face's models and ours: equal logits both ways, the tokenizer, and what is refused."""
 
 import json
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import evaluate
+import train
 from common.errors import UserError
 from common.files import sha256
 from configurable import EvaluateSettings, GPTConfig
@@ -18,7 +21,7 @@ from measure import protocols
 from model import GPT, Cache
 from run import huggingface
 from run.huggingface import FAMILIES, load_model, save_model
-from run.load import open_model
+from run.load import load_run, open_model
 
 transformers = pytest.importorskip("transformers")
 
@@ -47,6 +50,8 @@ THEIRS = {
     "llama tied": dict(WIDE, tie_word_embeddings=True),
     "mistral": dict(WIDE, num_key_value_heads=2, sliding_window=5),
     "qwen2": dict(WIDE, num_key_value_heads=2),
+    "qwen2 windows": dict(MANY, num_key_value_heads=2, use_sliding_window=True)
+    | dict(sliding_window=4, max_window_layers=2),
     "qwen3": dict(WIDE, num_key_value_heads=2, head_dim=10),
     "smollm3": dict(MANY, num_key_value_heads=2, tie_word_embeddings=True),
     "smollm3 interval": dict(MANY, no_rope_layer_interval=2, attention_bias=True, mlp_bias=True),
@@ -262,8 +267,9 @@ def test_what_no_family_can_be_is_one_sentence_and_nothing_is_written(settings, 
 REFUSED_THERE = [
     (dict(model_type="falcon"), "of type falcon; known are llama, mistral"),
     (dict(model_type="gpt_oss", num_local_experts=4), "of type gpt_oss; known are llama, mistral"),
-    (dict(model_type="qwen3", use_sliding_window=True), "qwen3 with use_sliding_window"),
-    (dict(model_type="smollm3", use_sliding_window=True), "smollm3 with use_sliding_window"),
+    (dict(is_causal=False), "is_causal=false"),
+    (dict(model_type="bloom", slow_but_exact=True), "bloom with slow_but_exact=True"),
+    (dict(model_type="gpt_neox", rotary_pct=0.0), "rotary_pct = 0: nothing would turn"),
     (dict(model_type="smollm3", no_rope_layers=[1]), "cannot be read here"),
     (dict(model_type="qwen3", layer_types=["sliding_attention"] * 2), "no sliding_window"),
     (dict(model_type="mistral", layer_types=["linear_attention"] * 2), "layers of linear_atten"),
@@ -291,6 +297,108 @@ def test_a_model_that_ours_is_not_is_refused_by_name(changes, sentence, tmp_path
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(UserError, match=f"^{tmp_path}.*{sentence}"):
         load_model(tmp_path)
+
+
+def test_weights_of_integers_are_refused(tmp_path):
+    theirs_of("llama").save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    weights = load_file(path)
+    name = "model.layers.0.mlp.up_proj.weight"
+    save_file(weights | {name: weights[name].to(torch.int8)}, path)
+    with pytest.raises(UserError, match="up_proj.weight is of torch.int8: quantised"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["llama tied", "gpt2", "qwen3"])
+def test_weights_that_were_saved_without_the_head_are_read(name, tmp_path):
+    theirs = theirs_of(name, tie_word_embeddings=True)
+    theirs.save_pretrained(tmp_path)
+    theirs.base_model.save_pretrained(tmp_path)  # its weights have no "model." before their names
+    assert_equal_logits(load_model(tmp_path), theirs, [L])
+
+
+def test_a_tied_head_may_be_in_the_file_by_the_name_of_its_family(tmp_path):
+    theirs = theirs_of("gpt_neox", tie_word_embeddings=True)
+    theirs.save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    weights = load_file(path)
+    wte = weights["gpt_neox.embed_in.weight"]
+    save_file(weights | {"embed_out.weight": wte.clone()}, path)
+    assert_equal_logits(load_model(tmp_path), theirs, [L])
+    save_file(weights | {"embed_out.weight": wte + 1}, path)
+    with pytest.raises(UserError, match="another embed_out.weight"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name, change",
+    [
+        ("gpt2", dict(n_embd="hidden_size", n_layer="num_hidden_layers")),
+        ("gpt2", dict(n_head="num_attention_heads")),
+        ("bloom", dict(n_layer="num_hidden_layers", n_head="num_attention_heads")),
+    ],
+)
+def test_other_names_of_sizes_are_read(name, change, tmp_path):
+    theirs = theirs_of(name)
+    theirs.save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({change.get(key, key): x for key, x in config.items()}))
+    assert_equal_logits(load_model(tmp_path), theirs, [L])
+
+
+def test_a_model_with_another_config_is_another_model(tmp_path, monkeypatch):
+    text = "".join(f"{n} abc, {n * n % 97} times\n" for n in range(400))
+    write_tokenizer(tmp_path / "mine", [("a", "b"), ("b", "c")])
+    corpus = corpus_of_tokenizer(tmp_path, text)
+    monkeypatch.setattr(load_corpus, "__defaults__", (tmp_path,))
+    monkeypatch.chdir(tmp_path)
+    theirs_of("llama", vocab_size=corpus.vocab_size).save_pretrained("model")
+    path = Path("model/config.json")
+    config = json.loads(path.read_text())
+    settings = EvaluateSettings(dataset="mine", device="cpu", dtype="float32", eval_lengths=(L,))
+    found = {}
+    for eps in (1e-6, 0.1):
+        path.write_text(json.dumps(config | {"rms_norm_eps": eps}))
+        run = open_model("model", settings)
+        result = evaluate.evaluate_run(run, [""], settings, ("fixed_targets",), only_missing=True)
+        found[run.folder] = result.records[-1].nats
+    assert len(found) == 2 and len({*found.values()}) == 2
+
+
+def test_a_longrope_model_is_tested_and_fine_tuned_with_the_factors_of_its_config(
+    tmp_path, monkeypatch, capsys
+):
+    text = "".join(f"{n} abc, {n * n % 97} times\n" for n in range(400))
+    write_tokenizer(tmp_path / "mine", [("a", "b"), ("b", "c")])
+    corpus = corpus_of_tokenizer(tmp_path, text)
+    monkeypatch.setattr(load_corpus, "__defaults__", (tmp_path,))
+    monkeypatch.chdir(tmp_path)
+    rope = dict(rope_type="longrope", factor=4.0, original_max_position_embeddings=L)
+    rope |= dict(rope_theta=1e4, short_factor=[1.0, 1.5, 2.0], long_factor=[2.0, 3.0, 5.0])
+    changes = dict(vocab_size=corpus.vocab_size, head_dim=6, rope_parameters=rope)
+    theirs_of("llama", max_position_embeddings=4 * L, **changes).save_pretrained("model")
+    settings = EvaluateSettings(dataset="mine", device="cpu", dtype="float32", eval_lengths=(L,))
+    run = open_model("model", settings)
+    evaluate.evaluate_run(run, ["logn", None], settings, ("fixed_targets",))
+    assert run.model.pos.extend_text.startswith("longrope(file='config.json'")
+
+    words = [
+        "--init_from=model",
+        "--dataset=mine",
+        "--max_iters=1",
+        "--device=cpu",
+        "--batch_size=2",
+    ]
+    words += ["--compile=False", "--out_dir=tuned", "--eval_lengths=12", "--eval_windows=64"]
+    for _ in range(2):  # the second time it is finished
+        monkeypatch.setattr(sys, "argv", ["train.py", *words, "--dtype=float32"])
+        train.main()
+    copy = json.loads(Path("tuned/files/config.json").read_text())
+    assert copy == json.loads(Path("model/config.json").read_text())
+    tuned = load_run("tuned", "cpu")
+    assert tuned.model.pos.extend_text == run.model.pos.extend_text
+    assert load_run("tuned").config["settings"]["init_from"] == "model"
 
 
 def test_a_mistral_with_types_of_layers_has_windows_in_those_alone(tmp_path):
@@ -382,7 +490,18 @@ OTHER_CUTS = [
 ]
 
 
-def test_a_tokenizer_of_the_same_vocabulary_that_cuts_otherwise_is_refused(tmp_path):
+def test_an_exported_tokenizer_adds_no_token_that_the_model_has_not_seen(tmp_path):
+    write_tokenizer(tmp_path / "mine", [("a", "b")], first=True)
+    corpus = corpus_of_tokenizer(tmp_path, "abc " * 600)
+    corpus.tokenizer.end = 258
+    save_model(ours_of(corpus.vocab_size), tmp_path / "model", corpus)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
+    assert theirs("abc").input_ids == corpus.tokenizer.encode("abc")
+    assert theirs.eos_token_id == 258
+    assert huggingface.check_tokenizer(tmp_path / "model", corpus) is None
+
+
+def test_a_tokenizer_of_the_same_vocabulary_that_cuts_otherwise_is_refused(tmp_path, capsys):
     same = dict(merges=[("a", "b"), ("b", "c")])
     write_tokenizer(tmp_path / "mine", **same)
     corpus = corpus_of_tokenizer(tmp_path, "abc " * 600)
@@ -390,6 +509,13 @@ def test_a_tokenizer_of_the_same_vocabulary_that_cuts_otherwise_is_refused(tmp_p
     assert huggingface.check_tokenizer(tmp_path / "model", corpus) == 258
     write_tokenizer(tmp_path / "model", **same)
     assert huggingface.check_tokenizer(tmp_path / "model", corpus) is None
+    settings = tmp_path / "model/tokenizer_config.json"
+    settings.write_text('{"add_bos_token": true}')
+    huggingface.check_tokenizer(tmp_path / "model", corpus)
+    assert "has add_bos_token, which tokenizer.json does not do" in capsys.readouterr().err
+    (tmp_path / "none").mkdir()
+    assert huggingface.check_tokenizer(tmp_path / "none", corpus) is None
+    assert "none has no tokenizer.json to compare with the tokens" in capsys.readouterr().err
     for other in OTHER_CUTS:
         write_tokenizer(tmp_path / "model", **{**same, **other} if other else {})
         with pytest.raises(UserError, match="mine has another tokenizer than .*model"):
@@ -525,3 +651,6 @@ def test_a_key_that_nothing_reads_is_said_when_a_model_is_imported(tmp_path, cap
     path.write_text(json.dumps(json.loads(path.read_text()) | {"rope_thetha": 1e6}))
     assert_equal_logits(load_model(tmp_path), theirs, [3 * L])
     assert "nothing reads rope_thetha: did you mean rope_theta?" in capsys.readouterr().err
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"auto_map": {"AutoModel": "a.B"}}))
+    load_model(tmp_path)
+    assert "has code of its own, and is read as any llama" in capsys.readouterr().err

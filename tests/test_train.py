@@ -584,7 +584,7 @@ def test_a_fine_tune_starts_with_the_weights_of_its_run_and_resumes_to_the_bit(
 def test_a_run_folder_has_what_repeats_the_run(monkeypatch: pytest.MonkeyPatch):
     run("--out_dir=run", "--pos=fire")
     config = read_config("run")
-    for name in ("command", "versions", "device", "dtype", "sources_sha256", "corpus_sha256"):
+    for name in ("command", "versions", "device", "dtype", "code_sha256", "corpus_sha256"):
         assert config[name]
     assert config["files_sha256"]["zoo/fire.py"] == sha256(REPOSITORY / "zoo/fire.py")
     assert config["parameters"] == load_run("run").model.parameter_count

@@ -159,7 +159,9 @@ def make_tokenizer(
     if config.is_file():
         end = read_json(config).get("eos_token_id")
         about["end_token"] = end[0] if isinstance(end, list) and end else end
-    if about.get("end_token") is None and names.is_file():
+    # an id that is no added token may be left from the model that another one was made of
+    added = tokens.get_added_tokens_decoder()
+    if about.get("end_token") not in added and names.is_file():
         end = read_json(names).get("eos_token")
         end = end.get("content") if isinstance(end, dict) else end
         if end:
@@ -171,8 +173,9 @@ def make_tokenizer(
     if end is not None and (type(end) is not int or end < 0):
         raise UserError(f"{config}: eos_token_id = {end!r:.60} is no token")
     advice = " (none: name one as eos_token in a tokenizer_config.json beside the file)"
-    print(f"token after a document: {end}{advice if end is None else ''}")
     FileTokenizer(file, end)  # UserError for one that cannot be used, before it is copied
+    name = advice if end is None else f", {tokens.id_to_token(end)!r}"
+    print(f"token after a document: {end}{name}")
     corpus.mkdir(parents=True, exist_ok=True)
     shutil.copy(file, corpus / "tokenizer.json")
     return tokenizer_of(about, corpus), about
