@@ -375,25 +375,35 @@ def state_of(cell: Cell) -> str:
 # ---- learning rates
 
 
+def make_trials(cells: list[Cell], settings: AblateSettings) -> dict[tuple[str, float], Cell]:
+    """A cell for each scheme and rate, the same whatever the seed of its cells: with an extra seed,
+    and half the steps of every kind.
+    """
+    trials = {}
+    for cell in cells:
+        s = cell.settings
+        for rate in settings.learning_rates:
+            trial = replace(
+                s,
+                learning_rate=rate,
+                seed=max(settings.seeds) + 1,
+                max_iters=max(1, s.max_iters // 2),
+                warmup_iters=s.warmup_iters and s.warmup_iters // 2,
+                lr_decay_iters=s.lr_decay_iters and max(1, s.lr_decay_iters // 2),
+                test_at=(),
+                eval_lengths=(s.block_size,),
+            )
+            trial = in_own_folder(trial, "trial")  # never a cell of a comparison
+            trials[cell.label, rate] = Cell(f"trial of {cell.label} lr={rate}", trial)
+    return trials
+
+
 def pick_rates(cells: list[Cell], settings: AblateSettings, dtype: str) -> dict[str, float]:
     """The learning rate with the lowest loss, for each scheme.
 
-    Each rate is tried with an extra seed for half the steps. UserError as long as other shares
-    of the cells have not tried theirs.
+    UserError as long as other shares of the cells have not tried theirs.
     """
-    trials = {}  # a cell for each scheme and rate, the same whatever the seed of the cell
-    for cell in cells:
-        for rate in settings.learning_rates:
-            s = replace(
-                cell.settings,
-                learning_rate=rate,
-                seed=max(settings.seeds) + 1,
-                max_iters=max(1, cell.settings.max_iters // 2),
-                test_at=(),
-                eval_lengths=(cell.settings.block_size,),
-            )
-            s = in_own_folder(s, "trial")  # never a cell of a comparison
-            trials[cell.label, rate] = Cell(f"trial of {cell.label} lr={rate}", s)
+    trials = make_trials(cells, settings)
     to_do = share_of(list(trials.values()), settings.only)
     train_cells([trial for trial in to_do if not has_diverged(trial)], settings.jobs, dtype)
     # a line for each scheme, a column for each rate
@@ -464,6 +474,9 @@ def main() -> int:
     dtype = compute.dtype_name
     to_do = share_of(cells, settings.only)
     if settings.plan:
+        if settings.learning_rates:
+            to_do = share_of(list(make_trials(cells, settings).values()), settings.only)
+            print("first the trials of learning rates; the cells follow from their losses")
         for cell in to_do:
             print(f"{cell.name}: {state_of(cell)}; {cell.folder}")
         return 0

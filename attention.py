@@ -2,7 +2,8 @@
 
 `fused`    nothing is added to the scores: PyTorch's causal kernel
 `added`    a matrix is added to the scores: all layers share it if it is small, else each layer
-           makes it in blocks of queries, so that memory is linear in the length
+           makes it in blocks of queries, so that memory is linear in the length (in training
+           all blocks are kept for the backward pass)
 `flex`     FlexAttention on a GPU: biases from a table of distances or computed in the kernel,
            masks as blocks of keys
 `scored`   the reference in blocks of queries: where a piece computes the whole score or the
@@ -624,7 +625,7 @@ def in_blocks(attend_block, q, k, v, plan, scale, *features):
     if plan.added is not None and options.compiled:
         size = n_queries
     elif options.on_gpu:
-        batch = len(q) if plan.path == "scored" else 1  # added scores have no batch
+        batch = len(q) if plan.path == "scored" else plan.n_texts  # what is added is shared
         most = options.gpu_bytes // (4 * batch * q.shape[1] * n_keys)
         size *= max(1, most // size)
     # the scores are too large to be kept for the backward pass

@@ -285,30 +285,40 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
 
     def check_together(self) -> None:
         self.gpt(vocab_size=1)  # checks the shape; the vocabulary comes from the corpus
-        last_step = self.lr_decay_iters or self.max_iters + 1
         n_dropped = round(self.drop_pos * self.max_iters)
-        mistakes = {
-            "drop_pos removes the positions that extend acts on: set --extend=none": (
-                self.drop_pos and self.extend not in ("", "none")
+        can_drop = 0 < n_dropped < self.max_iters
+        # a warm-up may take all steps, but the schedule must not have ended within it
+        end = self.lr_decay_iters or self.max_iters + 1
+        warms_up_too_long = self.decay_lr and self.max_iters and self.warmup >= end
+        min_lr_too_high = self.decay_lr and self.min_lr and self.min_lr > self.highest_lr
+        mistakes = [
+            (
+                self.drop_pos and self.extend not in ("", "none"),
+                "drop_pos removes the positions that extend acts on: set --extend=none",
             ),
-            "drop_pos rounds to none of the steps, or to all: change it, or raise max_iters": (
-                self.drop_pos and self.max_iters and n_dropped in (0, self.max_iters)
+            (
+                self.drop_pos and self.max_iters and not can_drop,
+                "drop_pos rounds to none of the steps, or to all: change it, or raise max_iters",
             ),
-            f"the schedule ends before its warm-up of {self.warmup} steps: lower it, as by "
-            "--warmup_iters=0, or raise max_iters and lr_decay_iters": self.decay_lr
-            and self.max_iters
-            and self.warmup >= last_step,
-            f"min_lr={self.min_lr} is above learning_rate, {self.highest_lr}: lower it": (
-                self.decay_lr and self.min_lr and self.min_lr > self.highest_lr
+            (
+                warms_up_too_long,
+                f"the schedule ends before its warm-up of {self.warmup} steps: lower it, as by "
+                "--warmup_iters=0, or raise max_iters and lr_decay_iters",
             ),
-            "test_at is after the last step: raise max_iters": (
-                max(self.test_at, default=0) > self.max_iters
+            (
+                min_lr_too_high,
+                f"min_lr={self.min_lr} is above learning_rate, {self.highest_lr}: lower it",
             ),
-            "qk_rope_head_dim belongs to latent attention: set kv_lora_rank too": (
-                self.qk_rope_head_dim and not self.kv_lora_rank
+            (
+                max(self.test_at, default=0) > self.max_iters,
+                "test_at is after the last step: raise max_iters",
             ),
-        }
-        for sentence, is_made in mistakes.items():
+            (
+                self.qk_rope_head_dim and not self.kv_lora_rank,
+                "qk_rope_head_dim belongs to latent attention: set kv_lora_rank too",
+            ),
+        ]
+        for is_made, sentence in mistakes:
             if is_made:
                 raise UserError(sentence)
 

@@ -559,7 +559,7 @@ class GPT(nn.Module):
         for _ in range(max_new_tokens):
             if must_crop:
                 new = idx[:, -limit:]
-            logits = self(new, cache=cache)[0][:, -1].float()  # (B, V)
+            logits = self.lm_head(self.hidden(new, cache)[:, -1]).float()  # (B, V)
             if temperature < 1e-30:  # float32 cannot divide by so little
                 new = logits.argmax(-1, keepdim=True)
             else:

@@ -836,7 +836,7 @@ class Yarn(Scaled):
         # share: how much of each frequency (F,) is kept, 1 for fast pairs, 0 for slow ones
         if self.ramp == "turns":
             turns = self.length * inv_freq / (2 * math.pi)
-            share = ((turns - self.alpha) / (self.beta - self.alpha)).clamp(0, 1)
+            share = ((turns - self.alpha) / max(self.beta - self.alpha, 1e-9)).clamp(0, 1)
         else:
             width = 2 * len(inv_freq)  # d
 

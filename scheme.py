@@ -176,15 +176,21 @@ ALIASES = {
 helper_names: set[str] = set()  # modules that a user's file has imported from its own folder
 
 
-@lru_cache
 def load_file(path: Path) -> tuple[dict[str, type[Piece]], list[Path]]:
     """Run a user's Python file: the pieces that it defines, by name, and the files that it has
-    imported from its own folder, directly or through others.
+    imported from its own folder, directly or through others. It is run once, and again if it has
+    changed.
 
     UserError if it defines no piece.
     """
     if not path.is_file() or path.suffix != ".py":
         raise UserError(f"there is no Python file {path} to take position schemes from")
+    return run_file(path, sha256(path))
+
+
+@lru_cache
+def run_file(path, digest):
+    """`load_file` for a file with the content of this SHA-256."""
     folder = path.parent
     for name in helper_names:  # those of another user's file may have the same names
         sys.modules.pop(name, None)

@@ -126,7 +126,7 @@ def start_run(
     """
     with processes.master_first():  # the first may have to make the corpus
         corpus = load.training_corpus(s)
-    protocols.check_lengths(corpus, s.eval_windows, s.eval_lengths)
+    protocols.check_lengths(corpus, s.eval_windows, s.eval_lengths or [s.block_size])
     state = folder.resume()  # a checkpoint; None where training starts from the first step
 
     # the model: as it was saved, with the weights of another run, or with new ones
@@ -448,7 +448,10 @@ def main() -> None:
             dtype = folder.kept_dtype(s.dtype)
             compute = device.pick(s.device, dtype, s.batch_size * s.block_size, s.n_embd)
         if result is None:
-            with device.memory_advice("lower batch_size, or eval_lengths if training is done"):
+            with device.memory_advice(
+                "halve batch_size and double gradient_accumulation_steps, which is another run of "
+                "the same steps; or lower eval_lengths if training is done"
+            ):
                 run = start_run(s, folder, source, compute, processes)
                 source = None  # frees its memory
                 log = Log(run, processes)

@@ -1,4 +1,4 @@
-"""HERE Tokenizers: bytes, characters, GPT-2's, and those of tokenizer.json."""
+"""Tokenizers: bytes, characters, GPT-2's, and those of tokenizer.json."""
 
 import os
 import re

@@ -122,7 +122,8 @@ def known_losses(
 ) -> np.ndarray:
     """`predictor_losses` in float32, cached in the corpus folder if it is writable."""
     places = [measured.tolist(), fitted.tolist()]
-    asked = json.dumps([corpus.meta["splits"], places, scored, list(lengths)])
+    rule = [ORDERS, MATCHED, COUNTED, SHARES.tolist()]
+    asked = json.dumps([corpus.meta["splits"], places, scored, list(lengths), rule])
     digest = hashlib.sha256(asked.encode()).hexdigest()
     path = corpus.folder / f"context-{digest[:16]}.npy"
     with suppress(OSError, ValueError, EOFError):  # missing or damaged: recompute

@@ -48,7 +48,7 @@ class Question:
     checkpoint: str = ""  # the first digits of the SHA-256 of the weights
     dtype: str = ""  # the number format
     targets: str = ""  # the SHA-256 of the offsets that are scored
-    attention: str = ""  # the path that attention took
+    attention: str = ""  # the path of attention, of layers that compute all queries
 
 
 @dataclass(eq=False)

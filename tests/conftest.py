@@ -161,8 +161,6 @@ def corpora(tmp_path_factory):
 
 def make_corpora(root):
     """Write the small corpora into a folder."""
-    pass
-
     write_bytes(root / "tiny", [TEXT], [TEXT])
     write_bytes(root / "other", [TEXT[1:]], [TEXT])
     letters = "".join(sorted(set(TEXT.decode())))

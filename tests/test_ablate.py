@@ -283,6 +283,11 @@ def test_the_rate_of_the_lowest_loss_is_picked_for_each_scheme(monkeypatch, caps
     )
     words = ["--seeds=0,4", "--learning_rates=0.5,1", "--max_iters=600"]
     settings, _ = configure(AblateSettings, [*TINY, *words, "--only=2/2"])
+    longer = ablate.make_trials(plan("rope", *words, "--warmup_iters=50"), settings)
+    assert {trial.settings.warmup_iters for trial in longer.values()} == {25}
+    longer = ablate.make_trials(plan("rope", *words, "--lr_decay_iters=400"), settings)
+    assert {trial.settings.lr_decay_iters for trial in longer.values()} == {200}
+    assert {trial.settings.warmup_iters for trial in longer.values()} == {None}
     plan("rope", *words, "--learning_rate=0.25")
     assert capsys.readouterr().out == "note: learning_rates are tried, not learning_rate=0.25\n"
     cells = plan("rope", "alibi", *words)
@@ -400,6 +405,10 @@ def test_a_plan_names_the_state_of_each_cell_and_leaves_nothing(monkeypatch, cap
     states = ["finished", "at step 2 of 2", "another run in its folder (n_embd", "at step 0 of 2"]
     for cell, state in zip(cells, states, strict=True):
         assert sum(line.startswith(f"{cell.name}: {state}") for line in said) == 1
+    assert sorted(Path("out").rglob("*")) == before
+    assert compare(monkeypatch, *words, "--learning_rates=0.5,1") == 0
+    said = capsys.readouterr().out
+    assert said.count("trial of ") == 4 and "trial of nope lr=0.5, seed 3: at step 0 of 1" in said
     assert sorted(Path("out").rglob("*")) == before
 
 

@@ -1,5 +1,7 @@
 """Every path equals the reference, in output and gradient, for every scheme by the list of names."""
 
+from dataclasses import asdict, replace
+
 import pytest
 import torch
 from test_device import CARD
@@ -341,3 +343,25 @@ def test_compiled_training_in_bfloat16_on_a_card_is_near_the_reference(pos, monk
     gradients = [p.grad for p in gpt.parameters() if p.grad is not None]
     assert_near([logits, *gradients], expected, 0.05)
     torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("documents", [False, True])
+def test_what_is_added_to_a_block_fits_into_the_memory_of_a_gpu(documents):
+    """With documents it has a batch, without them it has none."""
+    starts = torch.zeros(8, 64, dtype=torch.long) if documents else None
+    options = Options(path="added", block_queries=4, gpu_bytes=2**14, on_gpu=True)
+    tokens = torch.zeros(8, 64, dtype=torch.long)
+    gpt = model("kerple")
+    options = replace(gpt.current_options(), **asdict(options))
+    plan = gpt.pos.read(tokens, 64, 64, options, starts=starts).plans[0]
+    sizes = []
+
+    def attend_block(q, *_):
+        sizes.append(q.shape[-2])
+        return q
+
+    q = torch.zeros(8, 2, 64, 8)
+    attention.in_blocks(attend_block, q, q, q, plan, 1.0)
+    n_texts = 8 if documents else 1
+    assert sum(sizes) == 64
+    assert max(sizes) == max(4, 2**14 // (4 * n_texts * 2 * 64))

@@ -623,3 +623,13 @@ def test_integers_of_eight_bits_are_within_half_a_step():
     step = x.abs().amax(-1, keepdim=True) / 127  # of each head and token
     assert ((piece.unpack(numbers, scale) - x).abs() <= 0.5001 * step).all()
     assert torch.equal(piece.unpack(*piece.pack(0 * x)), 0 * x)
+
+
+@pytest.mark.parametrize("extend", ["yarn(alpha=2, beta=2, ramp=turns)", "llama3(low=2, high=2)"])
+def test_a_ramp_without_width_is_a_step(extend):
+    scheme = extended("rope", extend).pos
+    piece = next(iter(scheme.extensions.values()))
+    turns = torch.tensor([1.0, 2.0, 3.0], dtype=torch.double)  # within L; 2 is on the edge
+    inv_freq = 2 * math.pi * turns / L
+    mapped, _ = piece.map_frequencies(inv_freq, 1e4, 4 * L, None)
+    assert (mapped / inv_freq).tolist() == pytest.approx([0.25, 0.25, 1])

@@ -9,7 +9,6 @@ from common.errors import UserError
 from configurable import GPTConfig
 from measure.examine import examine
 from model import GPT, Cache
-from scheme import load_file
 
 SIZES = dict(block_size=16, vocab_size=17, n_layer=3, n_head=4, n_embd=32)
 # each place by itself, and all of them
@@ -35,7 +34,6 @@ PLACES = "embedding input branch q k v mlp hidden mlp_branch".split()
 def own(tmp_path):
     path = tmp_path / "own.py"
     path.write_text(OWN)
-    load_file.cache_clear()
     return path
 
 
@@ -147,7 +145,6 @@ def test_a_wrong_mix_is_found_when_it_is_examined(place, line, words, tmp_path):
     right = "return sum((n + 1) * x for n, x in enumerate(rows)) / len(rows)"
     assert right in OWN
     path.write_text(OWN.replace(right, line))
-    load_file.cache_clear()
     config = GPTConfig(pos=f"at(place={place}) + rope", **(SIZES | {"vocab_size": 256}))
     with pytest.raises(UserError, match=words):
         examine(config, path)
@@ -158,7 +155,6 @@ def test_a_mix_of_another_shape_is_refused_and_not_spread(line, tmp_path):
     path = tmp_path / "own.py"
     right = "return sum((n + 1) * x for n, x in enumerate(rows)) / len(rows)"
     path.write_text(OWN.replace(right, line))
-    load_file.cache_clear()
     for place in ("branch", "mlp_branch", "k"):
         sentence = f"at: mix at {place} must give a tensor like rows"
         with pytest.raises(UserError, match=sentence):
@@ -170,6 +166,5 @@ def test_mix_needs_mixes(tmp_path):
     head = "from posenc import Piece\n\n\nclass Own(Piece):\n"
     for body in ("mixes = {'q': 2}\n", "def mix(self, rows, place):\n        return rows[0]\n"):
         path.write_text(f"{head}    {body}")
-        load_file.cache_clear()
         with pytest.raises(UserError, match="has mixes, but none of|must have both mix and mixes"):
             examine(GPTConfig(pos="own + rope", **SIZES), path)

@@ -8,7 +8,6 @@ from planted import HONEST, PLANTED
 from common.errors import UserError
 from configurable import GPTConfig
 from measure.examine import examine
-from scheme import load_file
 
 pytestmark = pytest.mark.slow
 SIZES = dict(block_size=32, vocab_size=256, n_layer=4, n_head=2, n_embd=32)
@@ -18,7 +17,6 @@ LEAST = 190  # of all planted faults are refused or warned of
 def sentence_about(source: str, pos: str, folder: Path) -> str:
     path = folder / "theirs.py"
     path.write_text(source, encoding="utf-8")
-    load_file.cache_clear()
     try:
         return "; ".join(examine(GPTConfig(pos=pos, **SIZES), path))
     except UserError as error:

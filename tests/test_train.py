@@ -20,7 +20,7 @@ import optimizer
 import train
 from common import device
 from common.errors import UserError
-from common.files import read_json, sha256
+from common.files import read_json, sha256, write_json
 from configurable import GPTConfig, TrainSettings, configure, read_arguments
 from data import batches
 from data.corpus import load_corpus
@@ -403,10 +403,29 @@ def test_a_file_of_extend_is_read_where_it_was_named_and_copied_into_the_run():
         Path("mine/f.json").write_text(factors, encoding="utf-8")
         Path("f.json").write_text("of something else", encoding="utf-8")
         run("--pos=rope", extend, "--out_dir=run", "--overwrite=True")
-        assert Path("run/f.json").read_text(encoding="utf-8") == factors
+        assert Path("run/files/f.json").read_text(encoding="utf-8") == factors
     shutil.rmtree("mine")
     run("--init_from=run", extend, "--out_dir=tuned")
-    assert Path("tuned/f.json").read_text(encoding="utf-8") == factors
+    assert Path("tuned/files/f.json").read_text(encoding="utf-8") == factors
+
+
+def test_a_fine_tune_on_other_tokens_is_refused_before_a_folder_is_made():
+    run("--out_dir=run")
+    with pytest.raises(UserError, match="char has another tokenizer than tiny, which run was"):
+        run("--init_from=run", "--dataset=char", "--out_dir=tuned")
+    assert not Path("tuned").exists()
+
+
+def test_code_that_changed_since_a_run_began_is_named(capsys: pytest.CaptureFixture):
+    run("--out_dir=run")
+    capsys.readouterr()
+    run("--out_dir=run")
+    assert "changed" not in capsys.readouterr().out
+    config = read_json(Path("run/config.json"))
+    config["code_sha256"] |= {"model.py": "0", "train.py": "0"}
+    write_json(Path("run/config.json"), config)
+    run("--out_dir=run")
+    assert "note: model.py, train.py changed since this run began" in capsys.readouterr().out
 
 
 def test_a_run_on_mqar_is_finished_when_all_its_sizes_are_tested(
@@ -558,7 +577,7 @@ def test_a_fine_tune_has_the_size_corpus_and_length_of_its_run_and_an_order_of_i
     assert load_run("third").settings.dataset == "tiny"
     for words, sentence in (
         (["--n_embd=32"], "n_embd=16: leave it out"),
-        (["--dataset=char"], "another vocabulary"),
+        (["--dataset=char"], "another tokenizer"),
     ):
         with pytest.raises(UserError, match=sentence):
             call(train, *few, *words, "--out_dir=fourth")
