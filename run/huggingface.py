@@ -77,7 +77,8 @@ def read_settings(config, bias):
     for key in found.ignored:
         print(f"note: nothing reads {key} in config.json", file=sys.stderr)
     if config.get("auto_map"):
-        print(f"note: it has code of its own, and is read as any {kind}", file=sys.stderr)
+        sentence = f"note: its own code (auto_map) is not run: it is read as any {kind}"
+        print(sentence, file=sys.stderr)
     fixed = TABLE["fixed"]
     theirs = fixed | family["defaults"]
     theirs |= {key: value for key, value in config.items() if value is not None}

@@ -653,4 +653,4 @@ def test_a_key_that_nothing_reads_is_said_when_a_model_is_imported(tmp_path, cap
     assert "nothing reads rope_thetha: did you mean rope_theta?" in capsys.readouterr().err
     path.write_text(json.dumps(json.loads(path.read_text()) | {"auto_map": {"AutoModel": "a.B"}}))
     load_model(tmp_path)
-    assert "has code of its own, and is read as any llama" in capsys.readouterr().err
+    assert "its own code (auto_map) is not run: it is read as any llama" in capsys.readouterr().err
