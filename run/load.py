@@ -168,9 +168,7 @@ def open_model(
     config = {"dtype": compute.dtype_name, "train_lengths": train_lengths}
     folder = Path("out", "tests", f"{Path(name).resolve().name}-{checkpoint[:10]}")
     model = compute.place(model).eval()
-    return Run(
-        folder, s, model, compute, config, digest=checkpoint, first_token=first, files=files
-    )
+    return Run(folder, s, model, compute, config, digest=checkpoint, first_token=first, files=files)
 
 
 def run_corpus(run: Run, dataset: str = "") -> Corpus:
