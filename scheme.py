@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 import posenc
 from attention import Options, Plan, cut, no_autocast, prepare, slice_queries
-from common.compiler import materialize
+from common.compiler import has_numbers, materialize
 from common.errors import UserError
 from common.files import mixed_seed, sha256
 from configurable import type_adapter
@@ -653,7 +653,7 @@ class Scheme(nn.Module):
 
         In eager code this waits for the device; compiled code skips the check.
         """
-        can_check = self.id_limit and not torch.compiler.is_compiling() and not ids.is_meta
+        can_check = self.id_limit and has_numbers(ids)
         if can_check and (ids.min() < 0 or ids.max() >= self.id_limit):
             raise UserError(
                 f"{self.text} defines positions 0 to {self.id_limit - 1}, not {ids.min()} to "

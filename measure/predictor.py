@@ -134,7 +134,7 @@ def known_losses(
     return nats
 
 
-def key_targets(near: np.ndarray, far: np.ndarray) -> np.ndarray:
+def are_key(near: np.ndarray, far: np.ndarray) -> np.ndarray:
     """Which targets become predictable with far context: bool, same shape as `near` and `far`, the
     predictor's nats with NEAR tokens of context and with many.
 

@@ -159,7 +159,7 @@ def key_targets(corpus: Corpus, places: Places) -> np.ndarray:
     others = find_places(corpus, 2 * len(places.ends)).ends[len(places.ends) :]
     lengths = [predictor.NEAR, places.max_length]
     near, far = predictor.known_losses(corpus, places.ends, others, places.scored, lengths)
-    return predictor.key_targets(near, far)
+    return predictor.are_key(near, far)
 
 
 # ---- protocols

@@ -96,7 +96,7 @@ def test_key_targets_are_those_that_a_far_passage_repeats(tmp_path):
     measured, fitted = np.split(ends, 2)
     lengths = [predictor.NEAR, 512, 1024]
     near, middle, far = predictor.predictor_losses(corpus, measured, fitted, 32, lengths)
-    is_key = predictor.key_targets(near, far)
+    is_key = predictor.are_key(near, far)
     assert is_key.shape == (len(measured), 32)
     text, wanted = bytes(val.tolist()), []
     for place in (measured[:, None] + np.arange(-31, 1)).ravel():
@@ -109,7 +109,7 @@ def test_key_targets_are_those_that_a_far_passage_repeats(tmp_path):
     found = is_key.ravel()
     assert found.tolist() == wanted and 300 < found.sum() < found.size
     # where the passage is nearer than NEAR, or out of the room, there is none
-    assert not predictor.key_targets(near, middle).any()
+    assert not predictor.are_key(near, middle).any()
 
 
 def test_losses_are_kept_and_computed_again_for_other_places_or_if_damaged(tmp_path):

@@ -39,7 +39,7 @@ BF16 = device.Compute("cpu", torch.bfloat16, "for a test")
 @pytest.fixture(autouse=True)
 def known_targets(monkeypatch, no_predictor):
     """Key targets that no predictor chooses."""
-    monkeypatch.setattr("measure.predictor.key_targets", lambda near, far: key_by_hand(*near.shape))
+    monkeypatch.setattr("measure.predictor.are_key", lambda near, far: key_by_hand(*near.shape))
 
 
 def key_by_hand(places, scored):
@@ -264,7 +264,7 @@ def test_the_loss_of_key_targets_is_that_of_the_model_on_them_from_one_pass(leng
     model = Known()
     with pytest.MonkeyPatch.context() as patch:
         none = np.zeros((64, 32), dtype=bool)
-        patch.setattr("measure.predictor.key_targets", lambda *args: none)
+        patch.setattr("measure.predictor.are_key", lambda *args: none)
         without = measured(model, lengths=(length,))
     assert len(model.calls) == calls
     assert ("key_targets", length) not in without
