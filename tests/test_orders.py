@@ -155,6 +155,9 @@ def test_the_program(rows, tmp_path, monkeypatch, capsys):
     assert "| 32 L | rope, alibi | 2.9" in text and " | alibi |\n" in text
     assert "| content | rope, alibi | " in text and "| not decided |" in text
     assert "spread unknown" in run("one", "all")
+    save_rows(rows[rows.length < 2048], tmp_path / "eight.csv.xz")
+    text = run("eight")
+    assert "| 8 L | rope, alibi | " in text and "32 L" not in text
     on_the_way = run("all", "--step=600")  # two of the four were tested there, with one seed
     assert "| L | rope, alibi | -0.006, spread unknown |" in on_the_way and "nope" not in on_the_way
     for names, reason in {

@@ -166,19 +166,25 @@ def main() -> None:
     options = parser.parse_args()
     small_rows = load_rows(options.small)
     small = measure(small_rows, options.step)
+    shortest, longest = small_rows.length.min(), small_rows.length.max()
+
+    def show(table: pd.DataFrame) -> str:
+        """In Markdown, with the longest length as it is."""
+        named = table.replace({"number": {"32 L": f"{longest / shortest:g} L"}})
+        return tables.show("", named, format="md")
+
     if not options.large:
-        print(tables.show("", differences_of(small), format="md").strip())
+        print(show(differences_of(small)).strip())
         return
     large_rows = load_rows(options.large)
-    spans = [rows.length.agg(["min", "max"]).to_list() for rows in (small_rows, large_rows)]
-    if spans[0] != spans[1]:
+    if (shortest, longest) != (large_rows.length.min(), large_rows.length.max()):
         raise UserError("the boards must have the same shortest and longest length")
     large = measure(large_rows, options.step)
     found = orders(small, large)
     if found.empty:
         raise UserError("these boards share no two schemes with the same labels")
-    print(tables.show("", verdicts(found, small, large), format="md").strip())
-    print(tables.show("", found, format="md"))
+    print(show(verdicts(found, small, large)).strip())
+    print(show(found))
 
 
 if __name__ == "__main__":
