@@ -372,24 +372,35 @@ def state_of(cell: Cell) -> str:
     return f"at step {cell.step()} of {cell.settings.max_iters}"
 
 
+def print_plan(cells: list[Cell]) -> None:
+    """Print a line for each cell."""
+    for cell in cells:
+        print(f"{cell.name}: {state_of(cell)}; {cell.folder}")
+
+
 # ---- learning rates
 
 
 def make_trials(cells: list[Cell], settings: AblateSettings) -> dict[tuple[str, float], Cell]:
-    """A cell for each scheme and rate, the same whatever the seed of its cells: with an extra seed,
-    and half the steps of every kind.
+    """A cell for each scheme and rate, the same whatever the seed of its cells: with an extra seed
+    and half the steps, also those of a schedule that is set.
     """
     trials = {}
     for cell in cells:
         s = cell.settings
+        warmup_iters = lr_decay_iters = None
+        if s.warmup_iters or s.lr_decay_iters:
+            warmup_iters = s.warmup // 2
+        if s.lr_decay_iters:
+            lr_decay_iters = (s.lr_decay_iters + 1) // 2  # still after the warm-up
         for rate in settings.learning_rates:
             trial = replace(
                 s,
                 learning_rate=rate,
                 seed=max(settings.seeds) + 1,
                 max_iters=max(1, s.max_iters // 2),
-                warmup_iters=s.warmup_iters and s.warmup_iters // 2,
-                lr_decay_iters=s.lr_decay_iters and max(1, s.lr_decay_iters // 2),
+                warmup_iters=warmup_iters,
+                lr_decay_iters=lr_decay_iters,
                 test_at=(),
                 eval_lengths=(s.block_size,),
             )
@@ -404,6 +415,7 @@ def pick_rates(cells: list[Cell], settings: AblateSettings, dtype: str) -> dict[
     UserError as long as other shares of the cells have not tried theirs.
     """
     trials = make_trials(cells, settings)
+    note_changed_code(list(trials.values()))
     to_do = share_of(list(trials.values()), settings.only)
     train_cells([trial for trial in to_do if not has_diverged(trial)], settings.jobs, dtype)
     # a line for each scheme, a column for each rate
@@ -473,12 +485,10 @@ def main() -> int:
     device.warn_if_busy(compute)
     dtype = compute.dtype_name
     to_do = share_of(cells, settings.only)
-    if settings.plan:
-        if settings.learning_rates:
-            to_do = share_of(list(make_trials(cells, settings).values()), settings.only)
-            print("first the trials of learning rates; the cells follow from their losses")
-        for cell in to_do:
-            print(f"{cell.name}: {state_of(cell)}; {cell.folder}")
+    trials = list(make_trials(cells, settings).values())
+    if settings.plan and not all(trial.is_finished() or has_diverged(trial) for trial in trials):
+        print("first the trials of learning rates; the cells follow from their losses")
+        print_plan(share_of(trials, settings.only))
         return 0
     if settings.learning_rates:
         rates = pick_rates(cells, settings, dtype)
@@ -487,6 +497,9 @@ def main() -> int:
             s = replace(cell.settings, learning_rate=rate)
             cell.settings = in_own_folder(s, "steps") if s.out_dir else s
             cell.label += f" lr={rate}"
+    if settings.plan:
+        print_plan(to_do)
+        return 0
     check_folders(cells)
     note_changed_code(cells)
 

@@ -179,7 +179,7 @@ helper_names: set[str] = set()  # modules that a user's file has imported from i
 def load_file(path: Path) -> tuple[dict[str, type[Piece]], list[Path]]:
     """Run a user's Python file: the pieces that it defines, by name, and the files that it has
     imported from its own folder, directly or through others. It is run once, and again if it has
-    changed.
+    changed; in one process, a change of what it imports alone is not seen.
 
     UserError if it defines no piece.
     """

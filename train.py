@@ -144,8 +144,9 @@ def start_run(
         )
         weights = source.model.state_dict()
         train_lengths = [*source.config["train_lengths"], s.block_size]
-        files_folder = source.files
-        load.run_corpus(source, corpus.name)  # UserError if its tokens are others
+        if s.extend == source.settings.extend:  # else the files are those that the user names
+            files_folder = source.files
+        load.check_tokens(source, corpus)
     else:
         gpt = s.gpt(corpus.vocab_size)
     model = GPT(gpt, s.pos_file, files_folder)

@@ -30,7 +30,7 @@ from scheme import OWN_FILE, ROOT, Scheme, is_builtin, scheme_digests, scheme_fi
 from tables.records import Result, has_every_test, load_result
 
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-# what computes a result, beside the files that define a run's schemes
+# what trains a model, beside the files that define its schemes
 CODE = ("attention.py", "data/batches.py", "model.py", "optimizer.py", "scheme.py", "train.py")
 LOCKS: list[FileLock] = []  # held until the process ends: a lock without a reference is released
 # settings that have a place of their own in the folder's name, or do not belong there
@@ -264,7 +264,11 @@ class RunFolder:
         They may have changed in a way that changes no number: a run may go on, with a note.
         """
         digests = self.config.get("code_sha256", {})
-        return [name for name, digest in digests.items() if sha256(ROOT / name) != digest]
+        changed = []
+        for name, digest in digests.items():
+            if not (ROOT / name).is_file() or sha256(ROOT / name) != digest:
+                changed.append(name)
+        return changed
 
     @cached_property
     def differences(self) -> list[str]:

@@ -83,6 +83,8 @@ def read_settings(config, bias):
     theirs = fixed | family["defaults"]
     theirs |= {key: value for key, value in config.items() if value is not None}
     refused = [f"{key}={theirs[key]}" for key in fixed if theirs[key] != fixed[key]]
+    if config.get("slow_but_exact") and config.get("pretraining_tp", 1) > 1:
+        refused.append("slow_but_exact")  # leaves out biases, in bloom
     refused += {f"layers of {name}" for name in found.types if name not in LAYER_TYPES}
 
     ours = dict(family["ours"])

@@ -1,6 +1,8 @@
 """Runs that are loaded: from a folder, or from a model of Hugging Face."""
 
 import hashlib
+import sys
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -124,6 +126,8 @@ def load_run(
     state = load_checkpoint(folder)
     if state is None:
         raise UserError(f"{folder} holds no checkpoint yet: train it first")
+    for name in opened.changed_code():
+        print(f"note: {name} has changed since {folder} was trained", file=sys.stderr)
     compute = pick(device, opened.kept_dtype(dtype))
     model = GPT(GPTConfig(**state["gpt"]), pos_file, folder)
     model.load_state_dict(state["model"])
@@ -171,6 +175,23 @@ def open_model(
     return Run(folder, s, model, compute, config, digest=checkpoint, first_token=first, files=files)
 
 
+def check_tokens(run: Run, corpus: Corpus) -> None:
+    """Raise UserError for a corpus of other tokens than those that a run was trained on, as far as
+    its own corpus is still here.
+    """
+    own = None
+    with suppress(UserError):
+        own = run.corpus
+    for key in OF_TOKENS:
+        if own and corpus.meta.get(key) != own.meta.get(key):
+            raise UserError(
+                f"{corpus.name} has another tokenizer than {own.name}, which {run.folder} was "
+                "trained on: prepare its text with the same --tokenizer"
+            )
+    if not corpus.fits(run.model.config.vocab_size):
+        raise UserError(f"{corpus.name} has another vocabulary than the model of {run.folder}")
+
+
 def run_corpus(run: Run, dataset: str = "") -> Corpus:
     """The corpus to test a run on, by default its own; UserError if it has another tokenizer."""
     own = run.corpus
@@ -182,12 +203,7 @@ def run_corpus(run: Run, dataset: str = "") -> Corpus:
             f"{corpus.name} has changed since {run.folder} was trained on it: make it as it was, "
             "or give the new text another name"
         )
-    for key in OF_TOKENS:
-        if corpus.meta.get(key) != own.meta.get(key):
-            raise UserError(
-                f"{corpus.name} has another tokenizer than {own.name}, which {run.folder} was "
-                "trained on: prepare its text with the same --tokenizer"
-            )
+    check_tokens(run, corpus)
     return corpus
 
 

@@ -286,8 +286,11 @@ def test_the_rate_of_the_lowest_loss_is_picked_for_each_scheme(monkeypatch, caps
     longer = ablate.make_trials(plan("rope", *words, "--warmup_iters=50"), settings)
     assert {trial.settings.warmup_iters for trial in longer.values()} == {25}
     longer = ablate.make_trials(plan("rope", *words, "--lr_decay_iters=400"), settings)
-    assert {trial.settings.lr_decay_iters for trial in longer.values()} == {200}
-    assert {trial.settings.warmup_iters for trial in longer.values()} == {None}
+    for trial in longer.values():
+        assert (trial.settings.lr_decay_iters, trial.settings.warmup_iters) == (200, 50)
+    tight = ["--warmup_iters=2", "--lr_decay_iters=3"]
+    (trial, _) = ablate.make_trials(plan("rope", *words, *tight), settings).values()
+    assert (trial.settings.lr_decay_iters, trial.settings.warmup_iters) == (2, 1)
     plan("rope", *words, "--learning_rate=0.25")
     assert capsys.readouterr().out == "note: learning_rates are tried, not learning_rate=0.25\n"
     cells = plan("rope", "alibi", *words)

@@ -443,12 +443,19 @@ def test_other_tokens_do_not_pass_as_gpt2s(tmp_path, toy_gpt2):
     """Numbers that the vocabulary has, but that its tokenizer would not make of their text."""
     text = " the hello the he" * 300
     own = toy_gpt2.encode(text)
-    tokens = {"own": own, "cut": own[1:], "bytes": [*text.encode()], "few": [*text.encode()[:999]]}
+    words = [token for word in text.split() for token in (*toy_gpt2.encode(word), 264)]
+    tokens = {
+        "own": own,
+        "words": words,
+        "cut": own[1:],
+        "bytes": [*text.encode()],
+        "few": [*text.encode()[:999]],
+    }
     for name, ids in tokens.items():
         (tmp_path / name).mkdir()
         for split in SPLITS:
             np.array(ids, np.uint16).tofile(tmp_path / f"{name}/{split}.bin")
-    for name in ("own", "cut", "few"):
+    for name in ("own", "words", "cut", "few"):
         assert load_corpus(name, tmp_path).train.tolist() == tokens[name]
     with pytest.raises(UserError, match=r"does not hold GPT-2's tokens: .* \(29% are the same\)"):
         load_corpus("bytes", tmp_path)
@@ -744,8 +751,16 @@ def test_the_token_after_a_document_is_read_from_the_file_beside_the_tokenizer(t
         names.write_text(f'{{"eos_token": {end}}}', encoding="utf-8")
         assert end_of(f"n{len(end)}", folder / "tokenizer.json") == 0
     # an id that is no added token, perhaps of the model that this one was made of
+    for number, given in enumerate(("300", "[300, 0]")):
+        (folder / "config.json").write_text(f'{{"eos_token_id": {given}}}', encoding="utf-8")
+        assert end_of(f"left{number}", folder) == 0
+    names.unlink()
     (folder / "config.json").write_text('{"eos_token_id": 300}', encoding="utf-8")
-    assert end_of("left", folder) == 0
+    assert end_of("unnamed", folder) is None
+    for given in ("[]", '"x"', "[0, -1]", "{}"):
+        (folder / "config.json").write_text(f'{{"eos_token_id": {given}}}', encoding="utf-8")
+        with pytest.raises(UserError, match="eos_token_id = .* is no token"):
+            end_of("none", folder)
     (folder / "config.json").unlink()
     for end in ('"</s>"', '{"text": "<|end|>", "content": "</s>"}', "7"):
         names.write_text(f'{{"eos_token": {end}}}', encoding="utf-8")

@@ -12,7 +12,6 @@ from common.errors import UserError
 from configurable import GPTConfig
 from measure.examine import errors_named, examine
 from model import GPT
-from scheme import load_file
 
 # a fault, and words of the sentence that it must lead to
 FAULTS = {
@@ -109,7 +108,6 @@ def test_a_table_of_L_x_L_is_refused_unless_it_says_so(n_embd, tmp_path):
     with pytest.raises(UserError, match="L positions only, set self.limit = .*bias in line 13"):
         examine(config, path)
     path.write_text(source + "        self.limit = length\n" + method)
-    load_file.cache_clear()
     assert examine(config, path) == []
 
 

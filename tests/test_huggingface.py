@@ -268,7 +268,7 @@ REFUSED_THERE = [
     (dict(model_type="falcon"), "of type falcon; known are llama, mistral"),
     (dict(model_type="gpt_oss", num_local_experts=4), "of type gpt_oss; known are llama, mistral"),
     (dict(is_causal=False), "is_causal=false"),
-    (dict(model_type="bloom", slow_but_exact=True), "bloom with slow_but_exact=True"),
+    (dict(slow_but_exact=True, pretraining_tp=2), "llama with slow_but_exact"),
     (dict(model_type="gpt_neox", rotary_pct=0.0), "rotary_pct = 0: nothing would turn"),
     (dict(model_type="smollm3", no_rope_layers=[1]), "cannot be read here"),
     (dict(model_type="qwen3", layer_types=["sliding_attention"] * 2), "no sliding_window"),

@@ -347,7 +347,6 @@ def test_a_turn_back_that_does_not_undo_the_turn_is_refused(line, tmp_path):
         "from posenc import Rope, apply_rotary\n\n\nclass Own(Rope):\n"
         f"    def turn_back(self, y, tables):\n        return {line}\n"
     )
-    load_file.cache_clear()
     with pytest.raises(UserError, match="own must undo turn.x, tables, True. by turn_back"):
         examine(GPTConfig(pos="own", block_size=32, n_layer=1, n_head=2, n_embd=32), path)
 
@@ -1166,7 +1165,6 @@ def test_a_file_of_the_zoo_holds_one_scheme_and_could_be_a_users_own(tmp_path):
         assert not above & set(re.findall(r"^(?:from|import) (\w+)", text, re.MULTILINE))
         renamed = tmp_path / "renamed.py"
         renamed.write_text(re.sub(r"^class \w+(?=\((?!nn))", "class Renamed", text, flags=re.M))
-        load_file.cache_clear()
         assert list(load_file(renamed)[0]) == ["renamed"]
 
 
@@ -1245,7 +1243,6 @@ def test_values_are_turned_by_the_tables_of_each_head(tmp_path):
 )
 def test_a_file_that_holds_no_scheme_of_its_own_is_refused(source, words, own):
     own.unlink() if source is None else own.write_text(source)
-    load_file.cache_clear()
     with pytest.raises(UserError, match=words):
         Scheme("nope", SHAPE, 1, Catalogue(own))
 

@@ -416,6 +416,25 @@ def test_a_fine_tune_on_other_tokens_is_refused_before_a_folder_is_made():
     assert not Path("tuned").exists()
 
 
+def test_a_fine_tune_needs_the_corpus_of_its_run_no_longer(corpora):
+    shutil.copytree(corpora / "tiny", corpora / "gone")
+    meta = corpora / "gone/meta.json"
+    meta.write_text(meta.read_text().replace('"tiny"', '"gone"'))
+    run("--out_dir=run", "--dataset=gone")
+    shutil.rmtree(corpora / "gone")
+    assert run("--init_from=run", "--dataset=other", "--out_dir=tuned") == 0
+
+
+def test_a_file_that_is_typed_is_read_not_that_of_the_run_it_starts_from():
+    for name, first in (("one", 1.5), ("two", 2.5)):
+        Path(name).mkdir()
+        factors = json.dumps({"long_factor": [first, 2, 3, 4]})
+        Path(f"{name}/f.json").write_text(factors, encoding="utf-8")
+    run("--pos=rope", "--extend=longrope(file='one/f.json')", "--out_dir=run")
+    run("--init_from=run", "--extend=longrope(file='two/f.json')", "--out_dir=tuned")
+    assert read_json(Path("tuned/files/f.json"))["long_factor"][0] == 2.5
+
+
 def test_code_that_changed_since_a_run_began_is_named(capsys: pytest.CaptureFixture):
     run("--out_dir=run")
     capsys.readouterr()
@@ -426,6 +445,10 @@ def test_code_that_changed_since_a_run_began_is_named(capsys: pytest.CaptureFixt
     write_json(Path("run/config.json"), config)
     run("--out_dir=run")
     assert "note: model.py, train.py changed since this run began" in capsys.readouterr().out
+    config["code_sha256"] = {"gone.py": "0"}  # of a version that had such a file
+    write_json(Path("run/config.json"), config)
+    load_run("run")
+    assert "note: gone.py has changed since run was trained" in capsys.readouterr().err
 
 
 def test_a_run_on_mqar_is_finished_when_all_its_sizes_are_tested(

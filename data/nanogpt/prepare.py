@@ -65,11 +65,13 @@ def check_tokens(tokens: np.ndarray, path: Path, tokenizer: GPT2Tokenizer) -> No
     """
     given = tokens[:CHECKED].astype(int)
     size = len(tokenizer.vocabulary)
-    given = given[(given < size) & (given != tokenizer.end)]
+    given = given[given < size]
     if len(given) < 1000:
         return
-    made = tokenizer.array(tokenizer.decode(given))
-    counts = [np.bincount(ids, minlength=size) for ids in (given, made)]
+    texts = np.split(given, np.flatnonzero(given == tokenizer.end))  # each begins with the token
+    made = [tokenizer.array(tokenizer.decode(ids[ids != tokenizer.end])) for ids in texts]
+    given = given[given != tokenizer.end]
+    counts = [np.bincount(ids, minlength=size) for ids in (given, np.concatenate(made))]
     same = np.minimum(*counts).sum() / len(given)
     if same < LEAST_SAME:
         raise UserError(

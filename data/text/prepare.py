@@ -127,6 +127,17 @@ def read_text(raw: bytes, where: str, is_json: bool, left_out: list[str]) -> str
 # ---- encoding
 
 
+def check_end(end, tokens, config):
+    """The first of the eos_token_id of a config.json that the tokenizer has as an added token; None
+    if it has none: the number may be left from the model that this one was made of.
+    """
+    ends = end if isinstance(end, list) else [end]
+    if not ends or not all(type(n) is int and n >= 0 for n in ends):
+        raise UserError(f"{config}: eos_token_id = {end!r:.60} is no token")
+    added = tokens.get_added_tokens_decoder()
+    return next((n for n in ends if n in added), None)
+
+
 def make_tokenizer(
     kind: str, corpus: Path, files: Sequence[Path], left_out: list[str]
 ) -> tuple[Tokenizer, dict]:
@@ -158,10 +169,9 @@ def make_tokenizer(
     config = file.with_name("config.json")
     if config.is_file():
         end = read_json(config).get("eos_token_id")
-        about["end_token"] = end[0] if isinstance(end, list) and end else end
-    # an id that is no added token may be left from the model that another one was made of
-    added = tokens.get_added_tokens_decoder()
-    if about.get("end_token") not in added and names.is_file():
+        if end is not None:
+            about["end_token"] = check_end(end, tokens, config)
+    if about.get("end_token") is None and names.is_file():
         end = read_json(names).get("eos_token")
         end = end.get("content") if isinstance(end, dict) else end
         if end:
@@ -170,8 +180,6 @@ def make_tokenizer(
             if about.get("end_token") is None:
                 raise UserError(f"{names}: eos_token = {end!r:.60} is no token of {file}")
     end = about.get("end_token")
-    if end is not None and (type(end) is not int or end < 0):
-        raise UserError(f"{config}: eos_token_id = {end!r:.60} is no token")
     advice = " (none: name one as eos_token in a tokenizer_config.json beside the file)"
     FileTokenizer(file, end)  # UserError for one that cannot be used, before it is copied
     name = advice if end is None else f", {tokens.id_to_token(end)!r}"
