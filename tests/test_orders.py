@@ -125,6 +125,8 @@ def test_the_page_of_small_screens_has_the_tables_of_its_rows():
         assert board.show(numbers, "rope").split("\n\n")[0] in page
     # the differences of the other page, which has nope + canon first
     convolution = (folder / "convolution.md").read_text(encoding="utf-8")
+    places = orders.measure(load_rows(folder / "canon.csv.xz"))
+    assert board.show(places, "nope + smear").split("\n\n")[0] in convolution
     for numbers, of_one_seed in ((small, None), (large, small)):
         for other in ("rope", "rope + canon"):
             for name in orders.TEXTS:
@@ -170,3 +172,31 @@ def test_the_program(rows, tmp_path, monkeypatch, capsys):
         with pytest.raises(UserError, match=reason):
             run(*names)
     assert board.LEARNED == {"content": 0.9, "order": 0.5}
+
+
+def test_the_page_of_windows_has_the_means_of_its_rows():
+    folder = REPOSITORY / "results/claims-2026"
+    rows = load_rows(folder / "windows.csv.xz")
+    page = (folder / "windows.md").read_text(encoding="utf-8")
+    for (label, step), runs in board.measure(rows).groupby(["label", "step"]):
+        means = runs[["L", "text", "inside_content", "content", "content_reach"]].mean()
+        name = label.replace("|", "\\|")
+        assert (
+            f"| `{name}` | {step:,} | {len(runs)} | {means.L:.3f} | {means.text:z.3f} | "
+            f"{means.inside_content:z.2f} | {means.content:z.2f} | {means.content_reach:.0f} |"
+        ) in page
+    # the differences by which the rule decides
+    narrow, wide = (f"3 * (rope + window(size={size})) | nope" for size in (0.0625, 1.0))
+    for step in (600, 1200, 2400):
+        better, text, _ = orders.compare(orders.measure(rows, step), narrow, wide, "content")
+        assert (better, text) == ((-1, "second learned") if step > 600 else (0, "in some seeds"))
+
+
+def test_the_page_of_values_has_the_differences_of_its_rows():
+    folder = REPOSITORY / "results/claims-2026"
+    page = (folder / "values.md").read_text(encoding="utf-8")
+    for name, lengths in (("values", "32 L"), ("values-yarn", "8 L")):
+        numbers = orders.measure(load_rows(folder / f"{name}.csv.xz"))
+        table = orders.differences_of(numbers).replace({"32 L": lengths})
+        assert tables.show("", table, format="md").strip() in page
+        assert board.show(numbers, "rope").split("\n\n")[0] in page
