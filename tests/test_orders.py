@@ -199,4 +199,4 @@ def test_the_page_of_values_has_the_differences_of_its_rows():
         numbers = orders.measure(load_rows(folder / f"{name}.csv.xz"))
         table = orders.differences_of(numbers).replace({"32 L": lengths})
         assert tables.show("", table, format="md").strip() in page
-        assert board.show(numbers, "rope").split("\n\n")[0] in page
+        assert board.show(numbers, numbers.label[0]).split("\n\n")[0] in page

@@ -978,7 +978,13 @@ def test_evaluate_keeps_prints_and_draws_what_it_measured(out, capsys, monkeypat
         model.pos = SimpleNamespace(describe=lambda: s.pos, extend_text="")
         model.pos.extend = lambda text, folder: None
         model.config, model.parameter_count = SimpleNamespace(first_length=L, extend=""), 1000
-        named = {"folder": out / name, "settings": s, "model": model, "compute": compute}
+        named = {
+            "folder": out / name,
+            "files": out,
+            "settings": s,
+            "model": model,
+            "compute": compute,
+        }
         named["config"] = {}
         return SimpleNamespace(**named, step=60, tokens=5000, digest="step 60", first_token=None)
 
