@@ -192,6 +192,17 @@ def test_the_page_of_windows_has_the_means_of_its_rows():
         assert (better, text) == ((-1, "second learned") if step > 600 else (0, "in some seeds"))
 
 
+def test_the_page_of_powers_has_the_table_of_its_rows():
+    folder = REPOSITORY / "results/claims-2026"
+    page = (folder / "powers.md").read_text(encoding="utf-8")
+    numbers = orders.measure(load_rows(folder / "logn.csv.xz"))
+    assert board.show(numbers, "nope").split("\n\n")[0] in page
+    for line in tables.show("", orders.differences_of(numbers), format="md").split("\n"):
+        if line.startswith(("| 32 L |", "| content |")):
+            assert line in page
+    assert orders.compare(numbers, "nope", "nope, power 2", "L")[:2] == (0, "0.000 ± 0.000")
+
+
 def test_the_page_of_values_has_the_differences_of_its_rows():
     folder = REPOSITORY / "results/claims-2026"
     page = (folder / "values.md").read_text(encoding="utf-8")

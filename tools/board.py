@@ -125,6 +125,8 @@ def interval(
     of_seeds = spread.var(ddof=1) / len(values)
     freedom = len(spread) - 1
     error = of_seeds + of_test
+    if error == 0:  # the same in every seed and book
+        return 0.0, 1.0
     df = error**2 / (of_seeds**2 / freedom + of_test**2 / of_test_df)
     errors = np.sqrt([error, of_seeds])
     freedoms = [df, freedom]
