@@ -55,8 +55,8 @@ posenc.py | test_schemes | ascend
 - return torch.randperm(self.limit, generator=generator)[:length].sort().values
 + return torch.randperm(self.limit, generator=generator)[:length]
 posenc.py | test_extensions | temperatures
-- return factors.clamp(min=1.0) if self.extends_model else factors
-+ return factors
+- factors = factors.clamp(min=1.0)
++ factors = factors.clamp(min=0.0)
 posenc.py | test_extensions | transformers
 - attention_factor /= 1 + 0.1 * self.mscale_all_dim * math.log(factor)
 + attention_factor *= 1 + 0.1 * self.mscale_all_dim * math.log(factor)
