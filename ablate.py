@@ -227,12 +227,13 @@ def check_folders(cells: list[Cell]) -> None:
 
 def note_changed_code(cells: list[Cell]) -> None:
     """Say which cells were trained with other code than that of today."""
-    changed = [cell for cell in cells if cell.can_resume() and cell.open().changed_code()]
-    if changed:
-        files = {name for cell in changed for name in cell.open().changed_code()}
+    of_cells = [cell.open().changed_code() for cell in cells if cell.can_resume()]
+    n_changed = sum(map(bool, of_cells))
+    if n_changed:
+        files = sorted(set().union(*of_cells))
         print(
-            f"note: {', '.join(sorted(files))} changed since {len(changed)} of {len(cells)} cells "
-            "began; if that changes numbers, --overwrite=True trains those anew"
+            f"note: {', '.join(files)} changed since {n_changed} of {len(cells)} cells began; if "
+            "that changes numbers, --overwrite=True trains those anew"
         )
 
 

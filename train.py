@@ -436,8 +436,9 @@ def main() -> None:
     compute = device.pick(s.device, dtype, s.batch_size * s.block_size, s.n_embd)
     with init_processes(s.backend, compute) as processes, errors_named(s.pos_file):
         result = folder.finished_result()
-        if not folder.is_new and folder.changed_code():
-            names = ", ".join(folder.changed_code())
+        changed = [] if folder.is_new else folder.changed_code()
+        if changed:
+            names = ", ".join(changed)
             print(f"note: {names} changed since this run began; --overwrite=True trains it anew")
         # the program that a scheduler stopped before this one may still be saving
         waited = False

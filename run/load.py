@@ -133,8 +133,10 @@ def load_run(
     model.load_state_dict(state["model"])
     model = compute.place(model).eval()
     settings = SavedSettings(**config["settings"])
-    step, digest = state["step"], state["digest"]
-    return Run(folder, settings, model, compute, config, step, digest, files=folder)
+    run = Run(folder, settings, model, compute, config, files=folder)
+    run.step = state["step"]
+    run.digest = state["digest"]
+    return run
 
 
 def open_model(

@@ -17,7 +17,7 @@ from conftest import corpus_of_programs, written
 
 import ablate
 from common.errors import UserError
-from common.files import read_json
+from common.files import read_json, write_json
 from configurable import AblateSettings, TrainSettings, configure, read_arguments, to_argv
 from run.log import log_comparison
 from tables import records
@@ -390,6 +390,24 @@ def test_the_last_share_names_a_cell_that_failed_in_another(monkeypatch, capsys,
     assert compare(monkeypatch, *words, "--only=2/2") == 0
     assert "without" not in Path("both/table.txt").read_text()
     assert read_json(Path("both/about.json"))["without"] == {}
+
+
+def test_cells_of_other_code_are_named_and_overwritten_alone(monkeypatch, capsys, folder):
+    words = ("nope", "alibi", "--seeds=1")
+    assert compare(monkeypatch, *words) == 0
+    changed, same = plan(*words)
+    config = read_json(changed.folder / "config.json")
+    config["code_sha256"]["model.py"] = "0"
+    write_json(changed.folder / "config.json", config)
+    ids = [read_json(cell.folder / "config.json")["run_id"] for cell in (changed, same)]
+    capsys.readouterr()
+    assert compare(monkeypatch, *words) == 0
+    said = capsys.readouterr().out
+    assert "note: model.py changed since 1 of 2 cells began" in said
+    assert "cells: 2, finished: 2" in said
+    assert compare(monkeypatch, *words, "--overwrite=True") == 0
+    now = [read_json(cell.folder / "config.json")["run_id"] for cell in (changed, same)]
+    assert now[0] != ids[0] and now[1] == ids[1]
 
 
 def test_a_plan_names_the_state_of_each_cell_and_leaves_nothing(monkeypatch, capsys, folder):

@@ -166,7 +166,8 @@ def main() -> None:
     options = parser.parse_args()
     small_rows = load_rows(options.small)
     small = measure(small_rows, options.step)
-    shortest, longest = small_rows.length.min(), small_rows.length.max()
+    shortest = small_rows.length.min()
+    longest = small_rows.length.max()
 
     def show(table: pd.DataFrame) -> str:
         """In Markdown, with the longest length as it is."""
