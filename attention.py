@@ -10,7 +10,7 @@
            weights, or distances are rewritten
 
 A score is q.k x scale, times the temperature, plus biases; -inf if the query may not see the key.
-`added_scores` makes the biases and the -inf for every path but `flex`, which has them in `_flex`.
+`added_scores` makes the biases and the -inf for every path but `flex`: see `attend_flex`.
 """
 
 from collections.abc import Callable, Sequence
@@ -93,7 +93,7 @@ class Plan:
     output_piece: Piece | None  # changes the output of the heads
     pack_piece: Piece | None  # decides how the cache stores keys and values
     plain_ids: bool  # whether the ids are the places in the text
-    places: Tensor | None = None  # of the keys that are given, if those are not all: see `_scored`
+    places: Tensor | None = None  # of the keys that are given, if not all: see `attend_scored`
     where: Callable[[Tensor, Tensor], Tensor] | None = None  # of the plan of a region
     regions: Sequence["Plan"] = ()
     # the place where the document of each token begins, (B, S); see `cut`. None: no documents
@@ -451,9 +451,9 @@ def attend(
     if plan.options.watch:
         plan.options.watch(q, k, plan, scale, features)
     if plan.path == "scored":
-        return in_blocks(_scored, q, k, v, plan, scale, features)
-    # `along`, the plain product in `_added`, and CUDA's kernels in float32 need a key head for each
-    # query head: else only the kernel is left that holds all scores
+        return in_blocks(attend_scored, q, k, v, plan, scale, features)
+    # `along`, the plain product in `attend_added`, and CUDA's kernels in float32 need a key head
+    # for each query head: else only the kernel is left that holds all scores
     wide_on_gpu = plan.options.on_gpu and q.dtype == torch.float32 and plan.path == "fused"
     if features is not None or plan.path == "added" or wide_on_gpu:
         k = for_each_head(q, k)
@@ -461,13 +461,13 @@ def attend(
     with no_autocast(q):
         q, k = finish_q_and_k(q, k, plan, scale, features)
     if plan.path == "fused":
-        return _kernel(q, k, v, scale, plan.options.dropout)
+        return run_kernel(q, k, v, scale, plan.options.dropout)
     if plan.path == "flex":
-        return _flex(q, k, v, plan, scale)
-    return in_blocks(_added, q, k, v, plan, scale)
+        return attend_flex(q, k, v, plan, scale)
+    return in_blocks(attend_added, q, k, v, plan, scale)
 
 
-def _kernel(q, k, v, scale, dropout, added=None):
+def run_kernel(q, k, v, scale, dropout, added=None):
     """PyTorch's kernel: with a matrix of added scores (H or 1, R, C), which may differ between
     texts, (B, H or 1, R, C), or else causal.
 
@@ -490,7 +490,7 @@ def _kernel(q, k, v, scale, dropout, added=None):
     return y[..., :width]
 
 
-def _flex(q, k, v, plan, scale):
+def attend_flex(q, k, v, plan, scale):
     """FlexAttention with the plan's biases and masks."""
     biases = plan.biases
     table = plan.table
@@ -515,28 +515,28 @@ def _flex(q, k, v, plan, scale):
     )
 
 
-def _added(q, k, v, plan, scale, start, stop):
+def attend_added(q, k, v, plan, scale, start, stop):
     """A block of R queries, the last of C keys, with a matrix of added scores (H or 1, R, C)."""
     options = plan.options
     if plan.last_added is not None:
-        return _shifted(q, k, v, plan, scale)
+        return attend_shifted(q, k, v, plan, scale)
     if plan.added is None:
-        return _made(q, k, v, plan, scale)
+        return attend_unshared(q, k, v, plan, scale)
     added = plan.added[..., start:stop, : k.shape[-2]]
     if options.on_gpu or not options.compiled or k.shape[-2] > PRODUCT_KEYS:
-        return _kernel(q, k, v, scale, options.dropout, added)
+        return run_kernel(q, k, v, scale, options.dropout, added)
     weights = ((q @ k.mT).to(added.dtype) * scale + added).softmax(-1).to(v.dtype)
     return apply_dropout(weights, options.dropout) @ v
 
 
-def _shifted(q, k, v, plan, scale):
+def attend_shifted(q, k, v, plan, scale):
     """The added scores are those of the last query of the text, shifted."""
     options = plan.options
     first, _ = seen_keys(plan, q, k)  # a mask with sinks is not by distance alone
     added = shifted(plan.last_added, q.shape[-2], k.shape[-2], options.block_queries)[..., first:]
     k = kept(k, first)
     v = kept(v, first)
-    return _kernel(q.flip(-2), k, v, scale, options.dropout, added).flip(-2)
+    return run_kernel(q.flip(-2), k, v, scale, options.dropout, added).flip(-2)
 
 
 def shifted(last, n_queries, n_keys, padding):
@@ -554,8 +554,8 @@ def shifted(last, n_queries, n_keys, padding):
     return last[:, -n_keys - padding :].unfold(-1, n_keys, 1)[:, :n_queries]
 
 
-def _made(q, k, v, plan, scale):
-    """The added scores are made for this block alone."""
+def attend_unshared(q, k, v, plan, scale):
+    """The added scores are made for this block alone: all of them would be too large to share."""
     first, sinks = seen_keys(plan, q, k)
     places = torch.arange(k.shape[-2], device=q.device)
     queries = places[-q.shape[-2] :, None]
@@ -565,7 +565,7 @@ def _made(q, k, v, plan, scale):
         added = compiled_on_gpu(added_scores, plan.options)(plan, dtype, queries, keys)
     k = kept(k, first, sinks)
     v = kept(v, first, sinks)
-    return _kernel(q, k, v, scale, plan.options.dropout, added)
+    return run_kernel(q, k, v, scale, plan.options.dropout, added)
 
 
 def seen_keys(plan, q, k):
@@ -590,7 +590,7 @@ def kept(x, first, sinks=0):
     return torch.cat((x[..., :sinks, :], rest), -2) if sinks > 0 else rest
 
 
-def _scored(q, k, v, plan, scale, start, stop, features):
+def attend_scored(q, k, v, plan, scale, start, stop, features):
     """A block by the reference; what a piece computes from keys may depend on hidden ones too."""
     part = slice_queries(plan, start, stop)
     if features is not None:

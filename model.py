@@ -427,7 +427,7 @@ class GPT(nn.Module):
         options = self.current_options()
         tokens = cache.tokens_with(idx) if cache else idx  # all so far, (B, S)
         total = cache.length if cache else idx.shape[1]  # of the whole text
-        pass_ = self.pos.read(tokens, idx.shape[1], total, options, window, n_queries, starts)
+        pass_ = self.pos.plan_pass(tokens, idx.shape[1], total, options, window, n_queries, starts)
         x = self.ln_e(self.wte(idx[:, pass_.skip :]))
         if pass_.embedded is not None:
             x = x + pass_.embedded.to(x.dtype)
@@ -527,7 +527,7 @@ class GPT(nn.Module):
         """
         tokens = torch.zeros(1, length, dtype=torch.long, device=self.wte.weight.device)
         options = replace(self.current_options(), **options)
-        plans = self.pos.read(tokens, new or length, length, options, window).plans
+        plans = self.pos.plan_pass(tokens, new or length, length, options, window).plans
         return "|".join(dict.fromkeys(plan.path for plan in plans))
 
     # ---- generation

@@ -411,7 +411,7 @@ def claims(piece):
     return claimed
 
 
-def reads(piece):
+def depends_on(piece):
     """Which of positions, distances and frequencies the result of a piece may depend on."""
     found = {"frequencies"} if isinstance(piece, Rotary) else set()
     if piece.features is None:  # scores made from features do not
@@ -440,7 +440,7 @@ def clash(a, b, extensions):
     """Why piece a cannot act in the same layer as piece b; "" if it can."""
     name = scheme_name(a)
     other = scheme_name(b)
-    b_reads = "positions" in reads(b)
+    reads_positions = "positions" in depends_on(b)
     shared = claims(a) & claims(b)
     if (a in extensions) != (b in extensions):  # an extension may change what a scheme claims
         shared -= {"position ids", "rotation"}
@@ -449,9 +449,9 @@ def clash(a, b, extensions):
 
     if other in a.conflicts:
         return "cannot be used in the same layer"
-    if "positions" in a.conflicts and (b_reads or changes(b) - {"frequencies"}):
+    if "positions" in a.conflicts and (reads_positions or changes(b) - {"frequencies"}):
         return f"cannot be combined: only {name} can read the positions it sets"
-    if a.extends and b_reads and other not in a.extends:
+    if a.extends and reads_positions and other not in a.extends:
         return f"cannot be combined: {name} extends {' or '.join(a.extends)} only"
 
     # embeddings are added once for all layers, and a table has vectors for whole positions only;
@@ -537,7 +537,7 @@ class Scheme(nn.Module):
                     f"per_layer or in a pattern: write 'SCHEME + (... | ...)' instead of "
                     f"'{self.text:.80}'"
                 )
-        self.reads = set().union(*map(reads, pieces.values()))  # such as "positions"
+        self.depends_on = set().union(*map(depends_on, pieces.values()))  # such as "positions"
         limits = [piece.limit for piece in pieces.values() if piece.limit and not piece.ids]
         self.id_limit = min(limits, default=None)  # of the smallest table: ids are below it
         # the longest text: a piece that changes ids, such as randomized, sets it alone
@@ -568,7 +568,7 @@ class Scheme(nn.Module):
             extending = [extensions[key] for key in extension_keys]
             check_layer([self.pieces[key] for key in keys], extending, subject)
         for piece in extensions.values():
-            if not changes(piece) <= self.reads:
+            if not changes(piece) <= self.depends_on:
                 raise UserError(f"{subject}: no piece reads what {scheme_name(piece)} changes")
         active = nn.ModuleDict(extensions).to(self.device_marker.device)
         maps = [piece for piece in active.values() if piece.map_frequencies]
@@ -694,7 +694,7 @@ class Scheme(nn.Module):
             return None
         return piece.embed(extended_ids(self.extensions.values(), ids, total), tokens, total)
 
-    def read(
+    def plan_pass(
         self,
         tokens: Tensor,
         new: int,
@@ -837,7 +837,7 @@ class Scheme(nn.Module):
         else:
             lines = [f"{', '.join(layers)}: {schemes}" for schemes, layers in layers_of.items()]
             text = f"layers {'; '.join(lines)}"
-        if self.ids_piece and "positions" not in self.reads:
+        if self.ids_piece and "positions" not in self.depends_on:
             text += f"; nothing reads the positions of {scheme_name(self.ids_piece)}"
         if self.extend_text:
             text += f", extended by {self.extend_text}"

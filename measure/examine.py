@@ -206,7 +206,7 @@ def check_short(model, again, vocab_size, length):
         check_causal(model, tokens, train)
         check_causal(model, triples, train)
     model.eval()  # the positions that training drew are not for these texts
-    for plan in model.pos.read(tokens, length, length, model.current_options()).plans:
+    for plan in model.pos.plan_pass(tokens, length, length, model.current_options()).plans:
         if plan.turns_values:
             x = torch.randn(4, model.config.n_head, length, model.config.head_width)
             back = plan.turn_back(plan.turn_as_keys(x, x))
@@ -218,23 +218,23 @@ def check_short(model, again, vocab_size, length):
         check_same(plain, logits_of(model, tokens), "give the same logits in blocks", NEAR)
     model.options = Options()
     for texts in (tokens, triples):
-        if not untrained(model, texts, parameters, moves):
+        if not without_gradient(model, texts, parameters, moves):
             return
     # a parameter that adds the same to all scores of a query, such as the last bias of fire, has no
     # gradient because the softmax cancels it; that is no fault: without the softmax it has one
     model.options = Options("scored", softmax=lambda scores, _: scores.sigmoid())
-    names = untrained(model, tokens, parameters, moves)
+    names = without_gradient(model, tokens, parameters, moves)
     model.options = Options()
     # some parameters are used by a single token of the vocabulary only
     for texts in torch.arange(vocab_size)[:, None].split(1024):
         if not names:
             return
-        names = untrained(model, texts, parameters, moves)
+        names = without_gradient(model, texts, parameters, moves)
     if names:
         raise Fault(f"has parameters without a gradient: {', '.join(names)}")
 
 
-def untrained(model, texts, parameters, moves):
+def without_gradient(model, texts, parameters, moves):
     """The names of the parameters without a gradient from these texts or earlier ones; Fault if one
     is not finite. Then each parameter goes to the other side of its initial value.
     """

@@ -198,13 +198,13 @@ def test_a_block_reads_only_keys_that_it_can_see(size, sinks, monkeypatch):
     idx = torch.randint(17, (1, 40))
     expected = gpt(idx, idx)[0]
     numbers = []
-    kernel = attention._kernel
+    kernel = attention.run_kernel
 
     def counted(q, k, *others):
         numbers.append(k.shape[-2])
         return kernel(q, k, *others)
 
-    monkeypatch.setattr(attention, "_kernel", counted)
+    monkeypatch.setattr(attention, "run_kernel", counted)
     gpt.options = Options(block_queries=4, shared_bytes=0)
     torch.testing.assert_close(gpt(idx, idx)[0], expected)
     assert len(numbers) == 10 * len(gpt.h)
@@ -250,13 +250,13 @@ def test_a_card_gets_a_key_head_for_each_query_head_in_float32(dtype, heads, mon
     gpt = model("nope", n_head=4)
     [plan] = gpt.pos.plans(index, index, N, N, Options(on_gpu=True)).values()
     taken = []
-    kernel = attention._kernel
+    kernel = attention.run_kernel
 
     def watched(q, k, v, *others):
         taken.append((k.shape[1], v.shape[1]))
         return kernel(q, k, v, *others)
 
-    monkeypatch.setattr(attention, "_kernel", watched)
+    monkeypatch.setattr(attention, "run_kernel", watched)
     q, k, v = (torch.randn(2, heads, N, 4, dtype=dtype) for heads in (4, 2, 2))
     y = attention.attend(q, k, v, attention.prepare(plan), 0.5)
     torch.testing.assert_close(y, attention.reference(q, k, v, plan, 0.5), rtol=0.02, atol=0.02)
@@ -353,7 +353,7 @@ def test_what_is_added_to_a_block_fits_into_the_memory_of_a_gpu(documents):
     tokens = torch.zeros(8, 64, dtype=torch.long)
     gpt = model("kerple")
     options = replace(gpt.current_options(), **asdict(options))
-    plan = gpt.pos.read(tokens, 64, 64, options, starts=starts).plans[0]
+    plan = gpt.pos.plan_pass(tokens, 64, 64, options, starts=starts).plans[0]
     sizes = []
 
     def attend_block(q, *_):

@@ -59,7 +59,7 @@ def test_a_windowed_test_leaves_out_only_what_no_target_depends_on(pos, own):
     whole = gpt.losses(idx, idx, window=5)[:, -4:]
     few = gpt.losses(idx, idx[:, -4:], window=5)
     assert_close(few, whole, 1e-7)  # losses are float32
-    skipped = gpt.pos.read(idx, 120, 120, gpt.current_options(), 5, 4).skip
+    skipped = gpt.pos.plan_pass(idx, 120, 120, gpt.current_options(), 5, 4).skip
     assert skipped == 120 - 4 - 3 * (5 - 1) - reach > 50
 
 

@@ -493,7 +493,7 @@ def test_each_value_of_rove_is_turned_by_its_distance_in_outputs_and_gradients(n
         return layer.c_proj(torch.stack(heads))[None]
 
     def ours(x):
-        pass_ = gpt.pos.read(torch.zeros(1, length), length, length, gpt.current_options())
+        pass_ = gpt.pos.plan_pass(torch.zeros(1, length), length, length, gpt.current_options())
         return layer(x, pass_.plans[0], None)
 
     found = []

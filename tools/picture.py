@@ -27,11 +27,11 @@ def look_at(scheme: Scheme, layer: int, length: int) -> tuple[Plan, Tensor]:
     # in bytes a full stop before every 31 zeros, for what counts digits or sentences
     tokens = torch.where(torch.arange(length) % 32 == 0, 46, 48)[None]
     options = Options(softmax=torch.log_softmax, path="scored")
-    read = scheme.read(tokens, length, length, options)
+    pass_ = scheme.plan_pass(tokens, length, length, options)
     x = torch.ones(1, length, shape.width)
-    if read.embedded is not None:
-        x = torch.nn.functional.layer_norm(read.embedded.reshape_as(x), x.shape[-1:])
-    plan = read.plans[layer]
+    if pass_.embedded is not None:
+        x = torch.nn.functional.layer_norm(pass_.embedded.reshape_as(x), x.shape[-1:])
+    plan = pass_.plans[layer]
     last = slice_queries(plan, length - 1, length)
     width = max(1, shape.turned_width)
     columns = torch.arange(width) * shape.width // width
