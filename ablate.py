@@ -390,7 +390,7 @@ def make_trials(cells: list[Cell], settings: AblateSettings) -> dict[tuple[str, 
     for cell in cells:
         s = cell.settings
         warmup_iters = lr_decay_iters = None
-        if s.warmup_iters or s.lr_decay_iters:
+        if s.warmup_iters is not None or s.lr_decay_iters:
             warmup_iters = s.warmup // 2
         if s.lr_decay_iters:
             lr_decay_iters = (s.lr_decay_iters + 1) // 2  # still after the warm-up

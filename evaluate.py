@@ -210,6 +210,8 @@ def is_extension(word: str, names: list[str]) -> bool:
         return False
     if word.isidentifier():
         return bool(difflib.get_close_matches(word, names, 1, 0.75))
+    if "/" in word and "(" not in word:  # out/rope+alibi-... is a folder that is not there
+        return False
     return bool(set("(+| ") & set(word))
 
 
@@ -219,7 +221,7 @@ def main() -> None:
     of_text(settings.protocols)  # UserError for a name that is none
     device.set_up_cpu()
     tested = {}
-    known = Catalogue(settings.pos_file).extensions
+    known = ["none", *Catalogue(settings.pos_file).extensions]
     extensions = [word for word in words if is_extension(word, known)]
     models = [word for word in words if word not in extensions]
     if extensions and not models:

@@ -79,10 +79,13 @@ def list_runs(folders: list[Path], settings: ReportSettings) -> str:
 
 def used_settings(rows: pd.DataFrame) -> pd.DataFrame:
     """The settings that change the result, as used, and sizes: a column for each label, from its
-    first seed. Columns after the first show only what differs from it.
+    first seed. Columns after the first show only what differs from it. UserError if a run folder is
+    missing.
     """
     columns = {}
     for run in rows.drop_duplicates("label").itertuples():
+        if not Path(run.run).is_dir():
+            raise UserError(f"there is no run folder {run.run}: --show=settings needs run folders")
         s = SavedSettings(**read_config(run.run)["settings"])
         s = replace(s, learning_rate=s.highest_lr, warmup_iters=s.warmup)
         used = setting_values(s, *RESULT)

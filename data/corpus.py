@@ -124,8 +124,8 @@ class Corpus:
         return np.maximum(in_text, 0)
 
     def fits(self, size: int) -> bool:
-        """Whether a model with `size` tokens fits; it may have more than tokenizer.json."""
-        if self.meta["tokenizer"] == "file":
+        """Whether a model with `size` tokens fits; it may have more than gpt2 or a file."""
+        if self.meta["tokenizer"] in ("file", "gpt2"):
             return self.vocab_size <= size
         return self.vocab_size == size
 

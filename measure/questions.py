@@ -169,6 +169,7 @@ def answer_records(tester: Tester, about: Result, lengths: Sequence[int]) -> Ite
     for size, count, width in tested_sizes(tester.corpus, lengths):
         record = new_record(tester, about, meta["protocol"], size, count)
         record.trained_size = meta["trained"]
+        record.factor = tester.model.pos.factor(width - 1)  # of the text, not of its size
         try:
             tester.model.pos.check_length(width - 1)
             fill_size(tester, record)

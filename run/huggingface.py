@@ -7,9 +7,9 @@
 
 GPT-2 is `learned`, GPT-NeoX and the Llamas are `rope`, BLOOM is `alibi`. families.toml says what
 each calls our settings and weights; reading and writing both follow it. Positions are read by
-run/positions.py, as transformers reads them. SmolLM3, Cohere2 and OLMo 3, patterns over layers,
-are only read. A setting or a weight that has no counterpart is refused in one sentence, never left
-out.
+run/positions.py, as transformers reads them. SmolLM3, Mistral, Cohere2 and OLMo 3, patterns over
+layers, are only read. A setting or a weight that has no counterpart is refused in one sentence,
+never left out.
 """
 
 import json

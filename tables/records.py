@@ -3,6 +3,7 @@
 A field is one line here. extrapolation.json, tables in CSV and the DataFrame have all of them.
 """
 
+import hashlib
 import json
 import lzma
 import math
@@ -97,6 +98,8 @@ class Result:
     checkpoint: str = ""  # the first digits of the SHA-256 of the weights
     tokens_trained: Count = None  # without padding
     parameters: Count = None
+    planned_before: Count = None  # steps, before max_iters was raised
+    train_sha256: str = ""  # the first digits of that of the training tokens
     unit: str = ""  # of a token of the corpus: byte, char or token
     seconds: Number = None  # that the last test took
     records: list[Record] = field(default_factory=list)  # the oldest first
@@ -236,10 +239,11 @@ def rows_of(results: Mapping[str, Result]) -> pd.DataFrame:
     """The records of results, {run folder: result}, as one frame: a row for each.
 
     Columns: `run` (the folder), `label`, the fields of Result, a column for each setting that
-    differs among the runs, and the fields of Record. `extend` is the extension of the record and
-    `trained_extend` that of the run, "" for none; `trained_on` is the corpus of the run. The label
-    is the scheme with the settings that differ, never the seed; where these are many, with
-    the folder of its first seed (report.py --show=settings lists them).
+    differs among the runs, `settings_sha256` of all but the seed, and the fields of Record.
+    `extend` is the extension of the record and `trained_extend` that of the run, "" for none;
+    `trained_on` is the corpus of the run. The label is the scheme with the settings that differ,
+    never the seed; where these are many, with the folder of its first seed (report.py
+    --show=settings lists them).
     """
     # a column for each run; a setting that is newer than the run had its default
     defaults = setting_values(TrainSettings(), *RESULT)
@@ -255,6 +259,8 @@ def rows_of(results: Mapping[str, Result]) -> pd.DataFrame:
         about = {"run": run, "trained_on": result.settings["dataset"]} | changed | vars(result)
         about["trained_extend"] = about.pop("extend")
         del about["settings"], about["records"]
+        text = settings[run].sort_index().to_json()
+        about["settings_sha256"] = hashlib.sha256(text.encode()).hexdigest()[:16]
         scheme = " ".join([result.pos, *(f"{name}={x}" for name, x in changed.items())])
         if changed and len(scheme) > LONGEST_LABEL:
             scheme = f"{result.pos} ({first_runs.setdefault(scheme, run)})"  # for all seeds
@@ -262,6 +268,8 @@ def rows_of(results: Mapping[str, Result]) -> pd.DataFrame:
             label = scheme
             if record.extend:
                 label += f", {record.extend}"
+            if result.planned_before:
+                label += f" (planned for {result.planned_before} steps)"
             if record.step < result.max_iters:
                 label += f" (unfinished: step {record.step} of {result.max_iters})"
             rows.append(about | vars(record) | {"label": label})
@@ -272,7 +280,7 @@ def complete(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows with a column for every field, which older tables may lack, and labels of one model."""
     types = {f.name: f.type for f in (*fields(Result), *fields(Record))}
     del types["settings"], types["records"]
-    types |= {"trained_extend": str, "source": str}
+    types |= {"trained_extend": str, "source": str, "settings_sha256": str}
     texts = [name for name in types if types[name] is str]
     numbers = [name for name in types if types[name] is Number]
     rows = rows.reindex(columns=rows.columns.union(list(types), sort=False))
@@ -286,6 +294,13 @@ def tell_apart(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows whose labels have a suffix where different models share one: the later ones get their
     source, the files of their scheme, or their folder.
     """
+    where = rows.source.where(rows.source != "", rows.run)
+    for column in ("settings_sha256", "train_sha256"):
+        known = rows[column].replace("", None)  # what an older table lacks is no difference
+        first = known.groupby(rows.label).transform("first")
+        is_later = known.notna() & (known != first)
+        place = where.groupby([rows.label, rows[column]]).transform("first")
+        rows.loc[is_later, "label"] += " (" + place + ")"
     for column, keys in {
         "source": ["label", "seed"],
         "scheme_files": ["label"],

@@ -285,6 +285,8 @@ def test_the_rate_of_the_lowest_loss_is_picked_for_each_scheme(monkeypatch, caps
     settings, _ = configure(AblateSettings, [*TINY, *words, "--only=2/2"])
     longer = ablate.make_trials(plan("rope", *words, "--warmup_iters=50"), settings)
     assert {trial.settings.warmup_iters for trial in longer.values()} == {25}
+    none = ablate.make_trials(plan("rope", *words, "--warmup_iters=0"), settings)
+    assert {trial.settings.warmup_iters for trial in none.values()} == {0}
     longer = ablate.make_trials(plan("rope", *words, "--lr_decay_iters=400"), settings)
     for trial in longer.values():
         assert (trial.settings.lr_decay_iters, trial.settings.warmup_iters) == (200, 50)

@@ -56,6 +56,8 @@ MISTAKES = [
     ("ablate rope --init_from=out/x", "from scratch"),
     ("ablate rope --eval_lengths=16000000", "16000000"),
     ("evaluate yarn --extend=all", "yarn is an extension: name a run"),
+    ("evaluate none", "none is an extension: name a run"),
+    ("evaluate out/rope+alibi-s9", "out/rope.alibi-s9/config.json is missing"),
     ("evaluate yran", "yran is an extension|did you mean"),
     ("evaluate nothere", "nothere/config.json is missing"),
     ("evaluate out/absent yarn", "absent"),

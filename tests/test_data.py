@@ -433,7 +433,8 @@ UNREADABLE = {
     "has 0 bytes": lambda f: (f / "val.bin").write_bytes(b""),
     "of different types.*uint32": lambda f: np.array([7, 8]).astype("u4").tofile(f / "val.bin"),
     "token 99999, outside": lambda f: [
-        np.array([7, 8, 99999]).astype("u4").tofile(f / f"{split}.bin") for split in SPLITS
+        np.array([7, n, 99999]).astype("u4").tofile(f / f"{split}.bin")
+        for n, split in enumerate(SPLITS)
     ],
     r"several files of tokens \(.*web_train_000001.bin": shards_beside,
 }
@@ -454,12 +455,23 @@ def test_other_tokens_do_not_pass_as_gpt2s(tmp_path, toy_gpt2):
     for name, ids in tokens.items():
         (tmp_path / name).mkdir()
         for split in SPLITS:
-            np.array(ids, np.uint16).tofile(tmp_path / f"{name}/{split}.bin")
+            kept = ids[: len(ids) - (split == "val")]  # the splits differ
+            np.array(kept, np.uint16).tofile(tmp_path / f"{name}/{split}.bin")
     for name in ("own", "words", "cut", "few"):
         assert load_corpus(name, tmp_path).train.tolist() == tokens[name]
     with pytest.raises(UserError, match=r"does not hold GPT-2's tokens: .* \(29% are the same\)"):
         load_corpus("bytes", tmp_path)
     assert not (tmp_path / "bytes/meta.json").exists()
+    # each split is looked at, and they must differ
+    mixed = tmp_path / "mixed"
+    mixed.mkdir()
+    np.array(own, np.uint16).tofile(mixed / "train.bin")
+    np.array(tokens["bytes"], np.uint16).tofile(mixed / "val.bin")
+    with pytest.raises(UserError, match="val.bin does not hold GPT-2's tokens"):
+        load_corpus("mixed", tmp_path)
+    np.array(own, np.uint16).tofile(mixed / "val.bin")
+    with pytest.raises(UserError, match="train.bin and val.bin hold the same tokens"):
+        load_corpus("mixed", tmp_path)
 
 
 @pytest.mark.parametrize("sentence", UNREADABLE)
@@ -467,7 +479,8 @@ def test_tokens_that_are_not_gpt2s_are_a_sentence_and_the_files_stay(tmp_path, t
     folder = tmp_path / "web"
     folder.mkdir()
     for split in SPLITS:
-        np.array([5, 264, 7], dtype=np.uint16).tofile(folder / f"{split}.bin")
+        tokens = [5, 264, 7] if split == "train" else [5, 264]
+        np.array(tokens, dtype=np.uint16).tofile(folder / f"{split}.bin")
     UNREADABLE[sentence](folder)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(UserError, match=sentence):
@@ -619,6 +632,21 @@ def test_json_lines_are_documents_packed_or_not(tmp_path, packed, toy_gpt2):
     expected = [token for line in lines for token in [*toy_gpt2.encode_ordinary(line), 264]]
     assert corpus.train.tolist() == expected and len(corpus.train_starts) == 20
     assert corpus.tokenizer.decode(corpus.val) == "the rest<|endoftext|>"
+
+
+def test_a_linked_folder_is_read_once_and_what_cannot_be_unpacked_is_a_sentence(tmp_path):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts/a.ndjson").write_bytes(lines_of(["one", "two", " "]))
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes/linked").symlink_to(tmp_path / "texts")
+    (tmp_path / "texts/back").symlink_to(tmp_path / "notes")  # a circle
+    found = text.find_files([str(tmp_path / "notes")], ["*.ndjson"])
+    assert [path.name for path in found] == ["a.ndjson"]
+    assert list(text.documents(found, "reading", [])) == ["one", "two"]
+    with pytest.raises(UserError, match="a.jsonl.zst is packed in a way that is not read"):
+        path = tmp_path / "a.jsonl.zst"
+        path.write_bytes(b"?")
+        list(text.documents([path], "reading", []))
 
 
 def test_names_of_files_are_read_in_any_case(tmp_path):

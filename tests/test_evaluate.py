@@ -594,9 +594,13 @@ def test_rows_with_answers_are_rows_of_a_result(tmp_path, monkeypatch):
     tasks.prepare(tmp_path / "copy")
     model = Known(limit=100)
     model.answers = lambda idx, targets: torch.ones(2, int((targets >= 0).sum()))
+    model.pos.factor = lambda total: total / 64
     tester = evaluate.Tester(model, load_corpus("copy", tmp_path))
     found = extrapolation(tester, run_at(64), (), 64).records
     assert [row.length for row in found] == [*range(5, 61, 5)]
+    # of the text, padded to the width of its group; its last token is not read
+    widths = [width for _, _, width in tester.corpus.meta["rows"]["sizes"]]
+    assert [64 * row.factor for row in found] == [width - 1 for width in widths]
     assert found[0].accuracy == 1.0 and found[0].targets and found[0].trained_size == 20
     assert found[-1].nats is None and found[-1].reason == "the table ends at 100"
 

@@ -64,6 +64,10 @@ def test_the_program_says_what_an_expression_is(monkeypatch, capsys):
     assert "extended by yarn(factor=8)" in text and "N = 512" in text
     assert "turned columns x 1.4591" in text  # (0.1 ln 8 + 1)^2
     assert "turns trained" not in explained(monkeypatch, capsys, "alibi")
+    text = explained(monkeypatch, capsys, "none | yarn(factor=8)")
+    assert "extended by none | yarn(factor=8)" in text
+    text = explained(monkeypatch, capsys, "randomized(max=2048) + rope")  # positions are drawn
+    assert "turns trained" in text
     with pytest.raises(UserError, match="did you mean alibi"):
         explained(monkeypatch, capsys, "alib")
 

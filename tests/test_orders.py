@@ -165,7 +165,7 @@ def test_the_program(rows, tmp_path, monkeypatch, capsys):
     for names, reason in {
         ("all", "--step=700"): "no row is of step 700: there are 600, 1200, 2400",
         ("all", "other"): "share no two schemes",
-        ("all", "short"): "same shortest and longest length",
+        ("all", "short"): "same training and longest test length",
         ("beyond",): "tested at L",
         ("seven",): "rows of finished runs on books_recall",
     }.items():

@@ -913,6 +913,9 @@ def test_losses_against_training_tokens_are_means_over_seeds(out, capsys, monkey
     (out / "out/b/metrics.jsonl").unlink()
     with pytest.raises(UserError, match="out/b/metrics.jsonl is missing"):
         run_report(capsys, monkeypatch, "rows.csv.xz", "--show=training")
+    (out / "out/b").rename(out / "out/elsewhere")
+    with pytest.raises(UserError, match="no run folder out/b: --show=settings needs run folders"):
+        run_report(capsys, monkeypatch, "rows.csv.xz", "--show=settings")
 
 
 def test_the_settings_of_runs_as_they_were_used(out, capsys, monkeypatch):
@@ -955,6 +958,30 @@ def test_report_lists_what_is_no_tested_run_and_says_what_it_cannot_draw(out, ca
     (out / "out/a/extrapolation.json").unlink()
     with pytest.raises(UserError, match="out/b has no extrapolation.json"):
         run_report(capsys, monkeypatch, "out/b", "--format=csv")
+
+
+def test_comparisons_of_other_settings_or_texts_are_not_pooled(out):
+    """Whatever their seeds; in a table of one comparison no column shows a setting of all."""
+    rows = load_rows("out/b").assign(train_sha256="a text")
+    changes = {"settings_sha256": "other settings", "train_sha256": "another text"}
+    for column, value in changes.items():
+        same = rows.assign(run="c", seed=8)
+        other = rows.assign(run="d", seed=9, **{column: value})
+        for name, table in {"a": rows, "b": same, "c": other}.items():
+            records.save_rows(table, f"{name}.csv.xz")
+        frame = load_rows([f"{name}.csv.xz" for name in "abc"])
+        assert list(frame.label.unique()) == ["rope", "rope (c.csv.xz)"]
+        assert set(frame[frame.label == "rope"].seed) == {1, 8}
+    low = replace(result("rope", 9), settings=result("rope", 9).settings | {"learning_rate": 1e-4})
+    Path("out/low").mkdir()
+    records.update_result("out/low", low)
+    records.save_rows(load_rows("out/low").assign(run="e"), "low.csv.xz")
+    assert load_rows(["a.csv.xz", "low.csv.xz"]).label.nunique() == 2
+    continued = replace(result("rope", 2), planned_before=20)
+    Path("out/continued").mkdir()
+    records.update_result("out/continued", continued)
+    labels = load_rows(["out/b", "out/continued"]).label.unique()
+    assert list(labels) == ["rope", "rope (planned for 20 steps)"]
 
 
 def test_runs_of_two_formulas_are_told_apart(out):

@@ -39,6 +39,14 @@ QUESTIONS = {
 IN_A_ROW = 6  # schemes in one row of the figure
 
 
+def trained_length(rows: pd.DataFrame) -> int:
+    """L, the length that all runs were first trained at; UserError if they have several."""
+    lengths = rows.first_length.fillna(rows.block_size).unique()  # older rows have one of them
+    if len(lengths) > 1:
+        raise UserError("these runs have different training lengths: a board has one L")
+    return int(lengths[0])
+
+
 def measure(rows: pd.DataFrame) -> pd.DataFrame:
     """A line for each scheme, seed and tested step: its three numbers, the loss of the text at L
     and at 32 L, and what it has inside L. What "books" belongs to has it for each book too.
@@ -46,15 +54,15 @@ def measure(rows: pd.DataFrame) -> pd.DataFrame:
     A scheme that cannot read the longest texts has nan for what is measured there. UserError for
     rows that are not of the board.
     """
-    trained = rows.length.min()  # L: no shorter text is tested
-    longest = rows.length.max()
     if not {"recall", "fixed_targets"} <= set(rows.protocol):
         raise UserError("rows of finished runs on books_recall are needed, as in results/board")
+    trained = trained_length(rows)
+    longest = rows.length.max()
     lines = []
     for (label, seed, step), run in rows.groupby(["label", "seed", "step"], sort=False):
         text = run[run.protocol == "fixed_targets"].set_index("length")
         if trained not in text.index:
-            raise UserError("every run must be tested at L, the shortest length of the rows")
+            raise UserError(f"every run must be tested at L = {trained}")
         line = {"label": label, "seed": seed, "step": step}
         line["L"] = text.nats[trained]
         line["L books"] = np.asarray(text.block_nats[trained])  # (books,)
@@ -182,7 +190,10 @@ def has_learned(numbers: pd.DataFrame) -> pd.DataFrame:
 def cell(runs: pd.DataFrame, name: str, digits: int) -> str:
     """A mean over seeds, with its interval if they are three or more."""
     if runs[name].isna().any():
-        return "cannot read it" if name == "text" else ""
+        if name != "text":
+            return ""
+        seeds = runs[name].isna().sum()
+        return "cannot read it" if seeds == len(runs) else f"diverged in {seeds} of {len(runs)}"
     text = f"{runs[name].mean():z.{digits}f}"
     if len(runs) < 3:
         return text
@@ -195,7 +206,8 @@ def first_five(numbers: pd.DataFrame) -> str:
     learned = has_learned(numbers)
     best = {}
     for question, (name, ascending) in QUESTIONS.items():
-        means = numbers.groupby("label", sort=False)[name].mean()
+        # none for a scheme of which a seed diverged
+        means = numbers.groupby("label", sort=False)[name].agg(lambda x: x.mean(skipna=False))
         if name in learned:
             means = means[learned[name]]
         means = means.dropna().sort_values(ascending=ascending).head(5)
@@ -252,7 +264,7 @@ def draw(rows: pd.DataFrame, path: str) -> None:
 
 def draw_group(rows: pd.DataFrame, text, content, order) -> None:
     """The lines of these schemes in the three panels."""
-    trained = rows.length.min()
+    trained = trained_length(rows)
     by_kind = {"content": content, "order": order}
     for k, (label, of_scheme) in enumerate(rows.groupby("label", sort=False)):
         style = {"color": f"C{k}", "linewidth": 1, "alpha": 0.8}

@@ -201,7 +201,8 @@ def scheme_of(text: str, settings: ExplainSettings) -> Scheme:
         run = load_run(text, "cpu", "float32", settings.pos_file)
         print(run)
         return run.model.pos
-    kind = Catalogue(settings.pos_file).find(parse(text).mentions[0].name)
+    names = [mention.name for mention in parse(text).mentions if mention.name != "none"]
+    kind = Catalogue(settings.pos_file).find(names[0] if names else "nope")
     name = "extend" if issubclass(kind, Extension) else "pos"
     config = replace(settings, **{name: text}).gpt(vocab_size=256)
     for warning in examine(config, settings.pos_file):
@@ -210,7 +211,7 @@ def scheme_of(text: str, settings: ExplainSettings) -> Scheme:
         "checked: causal, independent of other texts in the batch, finite, every parameter trained"
     )
     torch.manual_seed(0)
-    return GPT(config, settings.pos_file).pos
+    return GPT(config, settings.pos_file).eval().pos
 
 
 def main() -> int | None:

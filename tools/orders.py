@@ -166,20 +166,20 @@ def main() -> None:
     options = parser.parse_args()
     small_rows = load_rows(options.small)
     small = measure(small_rows, options.step)
-    shortest = small_rows.length.min()
+    trained = board.trained_length(small_rows)
     longest = small_rows.length.max()
 
     def show(table: pd.DataFrame) -> str:
         """In Markdown, with the longest length as it is."""
-        named = table.replace({"number": {"32 L": f"{longest / shortest:g} L"}})
+        named = table.replace({"number": {"32 L": f"{longest / trained:g} L"}})
         return tables.show("", named, format="md")
 
     if not options.large:
         print(show(differences_of(small)).strip())
         return
     large_rows = load_rows(options.large)
-    if (shortest, longest) != (large_rows.length.min(), large_rows.length.max()):
-        raise UserError("the boards must have the same shortest and longest length")
+    if (trained, longest) != (board.trained_length(large_rows), large_rows.length.max()):
+        raise UserError("the boards must have the same training and longest test length")
     large = measure(large_rows, options.step)
     found = orders(small, large)
     if found.empty:

@@ -127,7 +127,10 @@ def prepare(folder: Path) -> None:
         raise UserError(
             f"{folder} seems to have tokens of different types ({dtypes}): write both in one"
         )
-    check_tokens(tokens["train"], folder / "train.bin", tokenizer)
+    for split, numbers in tokens.items():
+        check_tokens(numbers, folder / f"{split}.bin", tokenizer)
+    if np.array_equal(tokens["train"], tokens["val"]):
+        raise UserError(f"{folder}: train.bin and val.bin hold the same tokens: split the text")
     headers = {}
     splits = {}
     for split, numbers in tokens.items():

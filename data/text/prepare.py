@@ -27,6 +27,7 @@ import hashlib
 import itertools
 import json
 import lzma
+import os
 import shutil
 import sys
 import zlib
@@ -45,6 +46,7 @@ from data.download import model_folder  # noqa: E402
 from data.tokenizers import HERE, TOKENIZERS, FileTokenizer, Tokenizer, read_tokenizer, tokenizer_of
 
 UNPACK = {"xz": lzma.open, "gz": gzip.open}
+PACKED = ("zst", "bz2", "zip", "parquet")  # not read
 BATCH = 256  # documents encoded together
 PATTERNS = ("*.txt", "*.md")  # of the files read in a folder
 
@@ -65,7 +67,7 @@ def find_files(paths: Iterable[str], patterns: Sequence[str] = PATTERNS) -> list
             files[path.resolve()] = path
         elif not path.is_dir():
             raise UserError(f"there is no file or folder {path}")
-        for file in sorted(path.rglob("*")):
+        for file in sorted(files_below(path)):
             lower = Path(str(file).lower())
             if file.is_file() and any(lower.match(pattern.lower()) for pattern in patterns):
                 files[file.resolve()] = file
@@ -76,19 +78,33 @@ def find_files(paths: Iterable[str], patterns: Sequence[str] = PATTERNS) -> list
     return list(files.values())
 
 
+def files_below(folder: Path) -> Iterator[Path]:
+    """All files below a folder, also in folders that are links, each of which is entered once."""
+    entered = set()
+    for at, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(at)
+        if real in entered:
+            folders.clear()
+            continue
+        entered.add(real)
+        yield from (Path(at, name) for name in names)
+
+
 def documents(files: Sequence[Path], doing: str, left_out: list[str]) -> Iterator[str]:
     """The text of every non-blank document in `files`, with a progress bar in bytes.
 
-    Each line of a .jsonl file is a document; any other file is one document. For each document that
-    is not UTF-8, a message is added to `left_out`.
+    Each line of a .jsonl or .ndjson file is a document; any other file is one document. For each
+    document that is not UTF-8, a message is added to `left_out`.
     """
     total = sum(file.stat().st_size for file in files)
     with tqdm(total=total, unit="B", unit_scale=True, desc=doing, disable=None) as bar:
         for path in files:
             before = bar.n
             suffixes = path.name.lower().split(".")[1:]
-            is_lines = "jsonl" in suffixes
+            is_lines = "jsonl" in suffixes or "ndjson" in suffixes
             unpack = UNPACK.get(suffixes[-1] if suffixes else "")
+            if suffixes and suffixes[-1] in PACKED:
+                raise UserError(f"{path} is packed in a way that is not read: unpack it, or use gz")
             try:
                 with path.open("rb") as packed:
                     stream = unpack(packed) if unpack else packed
@@ -96,7 +112,7 @@ def documents(files: Sequence[Path], doing: str, left_out: list[str]) -> Iterato
                         bar.update(before + packed.tell() - bar.n)
                         where = f"{path}, line {number}," if is_lines else str(path)
                         text = read_text(raw, where, is_lines, left_out) if raw.strip() else ""
-                        if text:
+                        if text.strip():
                             yield text
             except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
                 raise UserError(f"{path} cannot be read: {error}") from error
