@@ -137,6 +137,15 @@ def test_the_page_of_small_screens_has_the_tables_of_its_rows():
                 assert f"| {text}, " in convolution
 
 
+@pytest.mark.parametrize("name, base", [("xsa", "rope"), ("key_offset", "rope(fraction=0.5)")])
+def test_the_page_of_short_questions_has_the_tables_of_its_rows(name, base):
+    folder = REPOSITORY / "results/claims-2026"
+    numbers = orders.measure(load_rows(folder / f"{name}.csv.xz"))
+    page = (folder / "short.md").read_text(encoding="utf-8")
+    assert board.show(numbers, base).split("\n\n")[0] in page
+    assert tables.show("", orders.differences_of(numbers), format="md").strip() in page
+
+
 def test_the_program(rows, tmp_path, monkeypatch, capsys):
     for name, part in {"all": rows, "one": rows[rows.seed == 3]}.items():
         save_rows(part, tmp_path / f"{name}.csv.xz")
