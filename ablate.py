@@ -113,8 +113,7 @@ class Cell:
             return [str(error)]
         # train.py goes on if max_iters is raised, but with a schedule that no other cell has
         planned = folder.config.get("max_iters_before", folder.config["settings"]["max_iters"])
-        follows_max_iters = s.decay_lr and None in (s.lr_decay_iters, s.warmup_iters)
-        if planned > s.max_iters or (follows_max_iters and planned < s.max_iters):
+        if planned > s.max_iters or (s.follows_max_iters and planned < s.max_iters):
             changes.append(f"max_iters: {planned} in the folder, {s.max_iters} asked for")
         return changes
 

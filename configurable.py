@@ -283,6 +283,11 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
             return min(100, self.max_iters // 4)
         return self.warmup_iters
 
+    @property
+    def follows_max_iters(self) -> bool:
+        """Whether the learning rate of a step depends on max_iters."""
+        return self.decay_lr and None in (self.lr_decay_iters, self.warmup_iters)
+
     def check_together(self) -> None:
         self.gpt(vocab_size=1)  # checks the shape; the vocabulary comes from the corpus
         n_dropped = round(self.drop_pos * self.max_iters)

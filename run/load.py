@@ -247,6 +247,6 @@ def describe_run(run: Run) -> Result:
         checkpoint=run.digest[:16],
         tokens_trained=run.tokens,
         parameters=run.model.parameter_count,
-        planned_before=run.config.get("max_iters_before"),
+        planned_before=run.config.get("max_iters_before") if s.follows_max_iters else None,
         train_sha256=run.config.get("corpus_sha256", {}).get("train", "")[:16],
     )

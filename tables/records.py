@@ -98,7 +98,7 @@ class Result:
     checkpoint: str = ""  # the first digits of the SHA-256 of the weights
     tokens_trained: Count = None  # without padding
     parameters: Count = None
-    planned_before: Count = None  # steps, before max_iters was raised
+    planned_before: Count = None  # steps, before max_iters was raised, which changed the schedule
     train_sha256: str = ""  # the first digits of that of the training tokens
     unit: str = ""  # of a token of the corpus: byte, char or token
     seconds: Number = None  # that the last test took
@@ -294,13 +294,13 @@ def tell_apart(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows whose labels have a suffix where different models share one: the later ones get their
     source, the files of their scheme, or their folder.
     """
-    where = rows.source.where(rows.source != "", rows.run)
+    place = rows.source.where(rows.source != "", rows.run)
     for column in ("settings_sha256", "train_sha256"):
         known = rows[column].replace("", None)  # what an older table lacks is no difference
         first = known.groupby(rows.label).transform("first")
         is_later = known.notna() & (known != first)
-        place = where.groupby([rows.label, rows[column]]).transform("first")
-        rows.loc[is_later, "label"] += " (" + place + ")"
+        first_place = place.groupby([rows.label, rows[column]]).transform("first")
+        rows.loc[is_later, "label"] += " (" + first_place + ")"
     for column, keys in {
         "source": ["label", "seed"],
         "scheme_files": ["label"],

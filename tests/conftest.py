@@ -22,6 +22,8 @@ from data.corpus import write_corpus
 
 # the tensors of the tests are small: waiting for a second thread takes longer than computing
 torch.set_num_threads(1)
+# a shell without job control starts what ends with & so that Ctrl-C is ignored, also by children
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 TEXT = "".join(

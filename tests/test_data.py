@@ -387,6 +387,7 @@ def test_a_folder_of_nanogpts_is_read_as_it_is(tmp_path, toy_gpt2):
     corpus = load_corpus("web", tmp_path)
     assert corpus.train.tolist() == [5, 264, 7, 8, 264] and corpus.val.tolist() == [9, 10]
     assert corpus.train_starts.tolist() == [0, 2] and corpus.unit == "token"
+    assert corpus.fits(304) and not corpus.fits(200)  # a model's vocabulary may be padded
     assert (folder / "train.bin").read_bytes() == before
     assert load_corpus("web", tmp_path).meta == corpus.meta
     (folder / "train.bin").write_bytes(before + b"\0\0")

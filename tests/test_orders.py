@@ -3,6 +3,7 @@
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 from conftest import REPOSITORY
 from scipy import stats
@@ -33,6 +34,26 @@ def small(rows):
 )
 def test_what_becomes_of_an_order(small, large, name):
     assert orders.outcome(small, large) == name
+
+
+def test_L_is_that_of_training_whatever_else_is_tested(rows, small):
+    half = rows[rows.length == 128].assign(length=64, nats=9.0)
+    longer = orders.measure(pd.concat([half, rows]))
+    assert longer.L.to_list() == small.L.to_list()
+    assert longer.inside_content.to_list() == small.inside_content.to_list()
+    mixed = rows.assign(first_length=rows.seed.map({3: 64}).fillna(128))
+    with pytest.raises(UserError, match="a board has one L"):
+        orders.measure(mixed)
+
+
+def test_a_scheme_of_which_a_seed_diverged_has_no_mean_of_the_others(small):
+    broken = small.copy()
+    broken.loc[(small.label == "rope") & (small.seed == 5), ["text", "content", "order"]] = np.nan
+    assert "rope" in board.first_five(small).replace("nope", "")
+    rises = [line.split("|")[1] for line in board.first_five(broken).splitlines()[2:]]
+    assert not any(cell.startswith(" rope") for cell in rises) and any("fox" in r for r in rises)
+    [line] = [x for x in board.show(broken, "fox").splitlines() if x.startswith("| rope | 3 ")]
+    assert "diverged in 1 of 3" in line
 
 
 def test_a_board_keeps_its_own_orders(small):

@@ -30,7 +30,7 @@ from run.checkpoint import checkpoint_paths
 from run.folder import RunFolder, read_config
 from run.load import load_run
 from run.log import diverged, flops_per_token, logged
-from tables.records import load_rows, select
+from tables.records import load_result, load_rows, select
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -369,6 +369,10 @@ def test_another_schedule_says_so_and_one_that_follows_from_the_length_is_refuse
     run("--max_iters=4", "--out_dir=run")
     assert run("--max_iters=8", "--out_dir=run") == 0
     assert "planned for 4 steps, from here on with the schedule of 8" in capsys.readouterr().out
+    assert load_result("run").planned_before == 4
+    run("--max_iters=4", "--decay_lr=False", "--out_dir=constant")
+    run("--max_iters=8", "--decay_lr=False", "--out_dir=constant")
+    assert load_result("constant").planned_before is None  # as if it had been planned
     run("--max_iters=4", "--drop_pos=0.5", "--out_dir=dropped")
     with pytest.raises(UserError, match="max_iters: 4 in the folder, 8 asked for"):
         run("--max_iters=8", "--drop_pos=0.5", "--out_dir=dropped")

@@ -112,7 +112,7 @@ def documents(files: Sequence[Path], doing: str, left_out: list[str]) -> Iterato
                         bar.update(before + packed.tell() - bar.n)
                         where = f"{path}, line {number}," if is_lines else str(path)
                         text = read_text(raw, where, is_lines, left_out) if raw.strip() else ""
-                        if text.strip():
+                        if text and not text.isspace():
                             yield text
             except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
                 raise UserError(f"{path} cannot be read: {error}") from error
