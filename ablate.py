@@ -426,6 +426,9 @@ def pick_rates(cells: list[Cell], settings: AblateSettings, dtype: str) -> dict[
             "a rate was not tried: see what failed, or start again when the programs that train "
             "the others have ended"
         )
+    hopeless = losses.index[losses.eq(math.inf).all(axis=1)]
+    if len(hopeless):
+        raise UserError(f"{hopeless[0]} diverged with every rate: add a lower one")
     return losses.idxmin(axis=1).to_dict()
 
 

@@ -43,7 +43,7 @@ from common import device
 from common.errors import UserError, run_program
 from configurable import RESULT, EvaluateSettings, MeasureSettings, configure, setting_values
 from measure import diagnose
-from measure.extrapolation import is_measured, records_in, run_tests
+from measure.extrapolation import is_measured, newest, records_in, run_tests
 from measure.protocols import (
     find_places,
     fixed_targets,
@@ -90,7 +90,9 @@ def evaluate_run(
         windows = settings.eval_windows
         if only_missing:
             [protocol] = of_text(names)
-            if is_measured(tester, about, records_in(run.folder), protocol, lengths, windows):
+            # as `evaluate_extensions` shows: the newest of this number of windows
+            known = newest([x for x in records_in(run.folder) if x.windows == windows])
+            if is_measured(tester, about, known, protocol, lengths, windows):
                 continue
         print(f"{run.folder}: {run.model.pos.describe()}, on {run.compute.reason}")
         result = run_tests(tester, about, run.folder, lengths, windows, names)

@@ -100,8 +100,8 @@ def used_settings(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def training_losses(rows: pd.DataFrame) -> pd.DataFrame:
-    """Loss and val_loss by label and training tokens, averaged over seeds. UserError if a run
-    folder is missing, or its training has not been validated yet.
+    """Loss and val_loss by label and training tokens, averaged over seeds, where all have logged
+    them. UserError if a run folder is missing, or its training has not been validated yet.
     """
     frames = []
     for run in rows.drop_duplicates("run").itertuples():
@@ -111,8 +111,12 @@ def training_losses(rows: pd.DataFrame) -> pd.DataFrame:
                 f"{run.run}/metrics.jsonl is missing or has no val_loss: --show=training needs "
                 "run folders of trained runs"
             )
-        frames.append(frame.assign(label=run.label))
-    return pd.concat(frames).groupby(["label", "tokens"], sort=False).mean()
+        frames.append(frame.assign(label=run.label, run=run.run))
+    losses = pd.concat(frames)
+    seeds = losses.groupby("label").run.transform("nunique")
+    places = ["label", "tokens"]
+    in_all = losses.groupby(places).run.transform("nunique") == seeds
+    return losses[in_all].groupby(places, sort=False)[["loss", "val_loss"]].mean()
 
 
 def main() -> None:

@@ -159,14 +159,16 @@ def load_corpus(name: str, root: Path = HERE) -> Corpus:
     else:
         names = [*COMMANDS, *(meta.parent.name for meta in root.glob("*/meta.json"))]
         near = difflib.get_close_matches(name, names, 1)
-        advice = f"make it with python data/text/prepare.py --name={name} PATH..."
         if name in COMMANDS:
             advice = f"make it with python {COMMANDS[name]}"
+        elif name.startswith("needles_"):
+            advice = "make it with python data/needles/prepare.py --corpus=CORPUS --kind=KIND"
         elif near:
             advice = f"did you mean {near[0]}?"
-        raise UserError(
-            f"there is no corpus {name!r}: {advice}; the project's are {', '.join(COMMANDS)}"
-        )
+        else:
+            advice = f"make it with python data/text/prepare.py --name={name} PATH...; "
+            advice += f"the project's are {', '.join(COMMANDS)}"
+        raise UserError(f"there is no corpus {name!r}: {advice}")
     arrays = {}
     try:
         meta = read_json(folder / "meta.json")

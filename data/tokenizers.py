@@ -101,8 +101,14 @@ class GPT2Tokenizer(Tokenizer):
         self.end = self.encoding.eot_token
 
     def array(self, text: str) -> np.ndarray:
-        """Token ids, (n,) uint32; names of special tokens in `text` are ordinary text."""
-        return self.encoding.encode_to_numpy(text, disallowed_special=())
+        """Token ids, (n,) uint32; names of special tokens in `text` are ordinary text.
+
+        UserError for a million spaces in a row.
+        """
+        try:
+            return self.encoding.encode_to_numpy(text, disallowed_special=())
+        except ValueError as error:
+            raise UserError(f"tiktoken cannot split the text into words ({error!s:.160})") from None
 
 
 class FileTokenizer(Tokenizer):
@@ -140,8 +146,13 @@ class FileTokenizer(Tokenizer):
         self.prefix = self.decode_bytes(ids).removesuffix(b"x")
 
     def array(self, text: str) -> np.ndarray:
-        """Token ids, (n,) uint32; UserError if their bytes are not those of the text."""
+        """Token ids, (n,) uint32; UserError if one ends a document, or if their bytes are not those
+        of the text.
+        """
         ids = self.inner.encode(text, add_special_tokens=False).ids
+        if self.end in ids:
+            name = self.inner.id_to_token(self.end)
+            raise UserError(f"{name!r} is in the text, but ends a document: split the text there")
         raw = text.encode("utf-8")
         given = self.decode_bytes(ids)
         # some take a text's own space at its start for the prefix

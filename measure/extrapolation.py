@@ -28,9 +28,7 @@ def run_tests(
     With `only_missing`, a protocol is left out if its newest records, which tables show, have all
     that is asked. Returns the new records.
     """
-    measured = records_in(folder)  # refused before the test if damaged
-    newest = {(x.protocol, x.length, x.dataset, x.extend, x.checkpoint): x for x in measured}
-    measured = [*newest.values()]
+    measured = newest(records_in(folder))  # refused before the test if damaged
     new = replace(about, unit=tester.corpus.unit, seconds=0.0)
     # what is tested and written together: a protocol of text, or the answers of another corpus
     for protocol in of_text(names) if tester.corpus.is_text else [None]:
@@ -50,6 +48,12 @@ def run_tests(
 def records_in(folder: Path) -> list[Record]:
     """The records of a run folder; none before its first test."""
     return load_result(folder).records if (folder / "extrapolation.json").exists() else []
+
+
+def newest(records: list[Record]) -> list[Record]:
+    """Of each protocol, length, corpus, extension and checkpoint the newest record."""
+    by_test = {(x.protocol, x.length, x.dataset, x.extend, x.checkpoint): x for x in records}
+    return [*by_test.values()]
 
 
 def is_measured(

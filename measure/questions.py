@@ -143,7 +143,10 @@ def question_records(
             record.reason = str(error)
             yield record
             continue
+        started = time.perf_counter()
         nats, right = tester.answers(tokens, targets_of(corpus, tokens, kind))
+        speed = round(kind[:, 1:].size / (time.perf_counter() - started), 1)
+        record.tokens_per_s = speed
         record.attention = tester.model.path_of(length)
         fill_recall(record, corpus, kind, distance, nats, right)
         yield record
@@ -151,12 +154,13 @@ def question_records(
         if is_text.any():
             text_record = new_record(tester, about, "fixed_targets", length, windows)
             text_record.attention = record.attention
+            text_record.tokens_per_s = speed
             text_record.targets = digest(tokens[is_text])  # equal at every length
             text_nats = nats[is_text]
             text_documents = np.repeat(documents, is_text.sum(axis=1))  # of each target
             _, blocks = np.unique(text_documents, return_inverse=True)
             counts = np.bincount(blocks)
-            text_record.documents = len(counts)
+            text_record.blocks = len(counts)
             fill_loss(text_record, np.bincount(blocks, text_nats), counts)
             # a target of this text is a byte
             fill_bytes(text_record, text_nats.sum(), len(text_nats))

@@ -159,6 +159,13 @@ def made_by_another_version(folder: str | Path, config: dict) -> UserError:
     )
 
 
+def kept_settings(s: TrainSettings) -> dict:
+    """The settings that change a result, without those that a run may go on with others of."""
+    values = setting_values(s, *RESULT)
+    del values["max_iters"], values["pos_file"]
+    return values
+
+
 def corpus_digests(corpus: Corpus) -> dict:
     """{split: SHA-256} of both splits."""
     return {split: corpus.split_sha256(split) for split in ("train", "val")}
@@ -307,6 +314,20 @@ class RunFolder:
         result = load_result(self.path)
         return result if has_every_test(result, load_corpus(s.dataset), s) else None
 
+    def checkpoint(self) -> dict | None:
+        """The newest checkpoint, loaded; None if there is none. UserError for another run's."""
+        state = load_checkpoint(self.path)
+        if state is None:
+            return None
+        for name, value in state.get("settings", {}).items():  # older ones do not have them
+            own = self.config["settings"][name]
+            if value != own:
+                raise UserError(
+                    f"{checkpoint_paths(self.path)[0]} is of another run than config.json ({name}: "
+                    f"{value!r:.60}, not {own!r:.60}): bring back the right file"
+                )
+        return state
+
     def resume(self) -> dict | None:
         """The checkpoint to go on from; None where training starts from the first step.
 
@@ -316,7 +337,7 @@ class RunFolder:
             return None
         steps = self.settings.max_iters
         changes = list(self.differences)
-        state = load_checkpoint(self.path)
+        state = self.checkpoint()
         if state and state["step"] > steps:
             changes.append(f"it has already taken {state['step']} steps, more than {steps}")
         if changes:

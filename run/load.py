@@ -23,8 +23,8 @@ from data import batches
 from data.corpus import OF_TOKENS, Corpus, load_corpus
 from data.download import model_folder
 from model import GPT
-from run.checkpoint import load_checkpoint, save_checkpoint
-from run.folder import RunFolder, SavedSettings, corpus_digests
+from run.checkpoint import save_checkpoint
+from run.folder import RunFolder, SavedSettings, corpus_digests, kept_settings
 from run.huggingface import check_tokenizer, is_huggingface, load_model
 from scheme import OWN_FILE
 from tables.records import Result
@@ -93,6 +93,7 @@ class Run:
             "scaler": scaler.state_dict(),
             "step": self.step,
             "gpt": asdict(self.model.config),
+            "settings": kept_settings(self.settings),
         }
         self.digest = save_checkpoint(self.folder, state)
 
@@ -123,7 +124,7 @@ def load_run(
             f"{folder}: {changed[0]}, so its weights belong to another formula: {advice}, or train "
             "again with --overwrite=True"
         )
-    state = load_checkpoint(folder)
+    state = opened.checkpoint()
     if state is None:
         raise UserError(f"{folder} holds no checkpoint yet: train it first")
     for name in opened.changed_code():

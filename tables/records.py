@@ -32,6 +32,7 @@ OLD_NAMES = {
     "original_length": "first_length",
     "trained": "trained_size",
     "rows": "records",
+    "documents": "blocks",
 }
 
 
@@ -74,7 +75,7 @@ class Record(Question):
     perplexity: Number = None
     bits_per_byte: Number = None  # of the targets that stand for text
     without_bytes: Count = None  # the number of targets that do not
-    documents: Count = None  # blocks of the text around questions
+    blocks: Count = None  # of the text around questions: documents
     # answers
     texts: Count = None
     exact: Count = None  # texts without a mistake
@@ -229,7 +230,9 @@ def read_rows(path: Path) -> pd.DataFrame:
     }
     try:
         rows = pd.read_csv(path, float_precision="round_trip", converters=converters)
-        rows = rows.rename(columns=OLD_NAMES)
+        # a newer table has the setting `documents`, too
+        old = {name: new for name, new in OLD_NAMES.items() if new not in rows}
+        rows = rows.rename(columns=old)
         return rows[rows.seed.notna()].astype({"seed": int, "block_size": int})
     except (ValueError, AttributeError, KeyError, EOFError, lzma.LZMAError) as error:
         raise UserError(f"{path} is damaged, no table of rows: {error!r:.80}") from None
@@ -249,6 +252,8 @@ def rows_of(results: Mapping[str, Result]) -> pd.DataFrame:
     defaults = setting_values(TrainSettings(), *RESULT)
     settings = {run: defaults | r.settings for run, r in results.items()}
     settings = pd.DataFrame(settings, dtype=object)
+    # runs that go on from seeds of one model, by the names of their folders, are seeds of one too
+    settings.loc["init_from"] = settings.loc["init_from"].replace(r"-s\d+(?=-|$)", "", regex=True)
     # these have columns of their own; the digests in scheme_files tell two pos_files apart
     settings = settings.drop(["pos", "extend", "seed", "pos_file"], errors="ignore")
     settings_that_differ = settings[settings.map(str).nunique(axis="columns") > 1]

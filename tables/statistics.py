@@ -63,7 +63,7 @@ def length_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 def doubts(rows: pd.DataFrame) -> str:
     """Why the rows of one run do not show that it uses context beyond L; empty if they do."""
-    if "fixed_targets" not in set(rows.protocol) or rows.documents.notna().any():
+    if "fixed_targets" not in set(rows.protocol) or rows.blocks.notna().any():
         return ""  # a corpus with questions shows it by their answers
     length = rows.block_size.iloc[0]
     table = length_table(rows)

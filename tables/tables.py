@@ -76,6 +76,7 @@ def tables(
     """
     if not set(rows.protocol).issuperset(names):
         raise UserError(f"protocols: only {', '.join(rows.protocol.unique())} were tested")
+    every_test = rows
     rows = rows[rows.protocol.isin(names or rows.protocol)]
     measured = set(rows.length)
     if not measured.issuperset(lengths):
@@ -93,7 +94,7 @@ def tables(
     notes = [reach.LEGEND]
     for (label, seed), run in rows[is_answer].groupby(["label", "seed"], sort=False):
         tested = reach.answered(run)
-        parts[f"{label} s={seed}"] = reach.table(tested)
+        parts[f"{label} s={seed}"] = reach.table(tested).query("N in @lengths")
         notes.append(f"{label} s={seed}: {reach.verdict(tested)}")
     if parts:
         notes += notes_of(rows[is_answer])
@@ -110,7 +111,7 @@ def tables(
     schemes = over_seeds(rows[rows.length.isin(lengths)], names)
     one_seed = len(runs) == rows.label.nunique()
     if one_seed:
-        for (label, _), run in runs:
+        for (label, _), run in every_test.groupby(["label", "seed"], sort=False):
             doubt = doubts(run)
             if doubt:
                 notes.append(f"{label}: {doubt}")

@@ -302,6 +302,9 @@ def test_the_rate_of_the_lowest_loss_is_picked_for_each_scheme(monkeypatch, caps
     assert {(x.settings.seed, x.settings.max_iters) for x in trained} == {(5, 300)}
     cell = replace(trained[0].settings, out_dir="")  # another run, though its settings are equal
     assert trained[0].folder != ablate.Cell("rope", cell).folder
+    losses["alibi"] = {0.5: math.inf, 1.0: math.inf}
+    with pytest.raises(UserError, match="alibi diverged with every rate: add a lower one"):
+        ablate.pick_rates(cells, settings, "float32")
     losses["rope"][1.0] = math.nan  # not tried yet
     with pytest.raises(UserError, match="a rate was not tried"):
         ablate.pick_rates(cells, settings, "float32")

@@ -147,6 +147,16 @@ def test_where_all_checkpoints_are_damaged_nothing_is_trained_over_them(folder: 
     assert run("--out_dir=run", "--overwrite=True") == 0
 
 
+def test_a_checkpoint_of_another_run_is_refused(trained: Path, folder: Path):
+    for path in checkpoint_paths(folder):
+        path.unlink()
+    assert run("--out_dir=other", "--seed=2") == 0
+    shutil.copy(checkpoint_paths(Path("other"))[0], folder)
+    for attempt in (lambda: load_run(folder), lambda: run("--out_dir=run")):
+        with pytest.raises(UserError, match=r"is of another run than config.json \(seed: 2, not"):
+            attempt()
+
+
 def test_a_scheme_whose_helper_has_changed_is_refused_and_its_copy_is_good():
     """The code that a scheme computes with need not stand in the file of its class."""
     mine = "from helping import rate\nfrom posenc import Piece\n\n\nclass Dip(Piece):\n"

@@ -6,6 +6,7 @@ import io
 import json
 import lzma
 import os
+import re
 import socket
 import struct
 import subprocess
@@ -15,6 +16,7 @@ import urllib.parse
 import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -300,11 +302,12 @@ def test_verify_finds_the_changed_token_that_load_cannot_see(small):
 
 
 NAMES = {
-    "stdlb": "there is no corpus .stdlb.: did you mean stdlib.; the project's are stdlib",
+    "stdlb": "there is no corpus .stdlb.: did you mean stdlib.$",
     "smal": "did you mean small",
     "books": "there is no corpus 'books': make it with python data/books/prepare.py",
     "enwik8_test": "python data/wikipedia/prepare.py enwik8 --test",
-    "zebra": "there is no corpus .zebra.: make it with python data/text/prepare.py --name=zebra",
+    "zebra": "python data/text/prepare.py --name=zebra PATH...; the project's are stdlib",
+    "needles_single_books": "python data/needles/prepare.py --corpus=CORPUS --kind=KIND",
     "../small": "there is no corpus '../small'",
     "": "there is no corpus ''",
 }
@@ -729,7 +732,8 @@ BAD_TEXTS = {
     "latin.txt": ("é" * 9).encode("latin-1"),
     "a.jsonl": (b'{"text": "a"}\n{"txt": 1}', 'line 2, is not JSON with text in the field "text"'),
     "b.jsonl": (b"{", "b.jsonl, line 1, is not JSON"),
-    "c.jsonl": (b'{"text": "\\ud800"}', "c.jsonl, line 1, is not JSON.*surrogates"),
+    "c.jsonl": (b'{"text": "\\ud800"}\n{"text": null}', "line 1, holds half of a surrogate pair"),
+    "e.jsonl": (b'{"text": ["a"]}', 'line 1, is not JSON with text in the field "text"'),
     "d.jsonl.xz": (b"no archive", "d.jsonl.xz cannot be read"),
     "empty.txt": (b"", "no text in it"),
 }
@@ -749,6 +753,44 @@ def test_what_is_no_text_is_refused_with_file_and_place(tmp_path, name):
 def test_a_name_that_is_no_folder_or_already_used_is_refused(small, name):
     with pytest.raises(UserError, match=f"--name={name} "):
         text.prepare(name, ["absent.txt"], [], "bytes", small.parent)
+
+
+def test_one_bad_line_does_not_cost_the_others(tmp_path, capsys):
+    lines = [json.dumps({"text": f"a document, number {n}. " * 9}) for n in range(40)]
+    made = []
+    for bad in ([], ['{"text": null}', '{"text": "\\ud800"}']):
+        (tmp_path / "a.jsonl").write_text("\n".join([*lines[:3], *bad, *lines[3:]]))
+        name = f"with{len(bad)}"
+        made.append(text.prepare(name, [str(tmp_path / "a.jsonl")], [], "bytes", tmp_path))
+    assert made[0]["splits"] == made[1]["splits"]
+    left_out = "left out: 1 documents \\(.*a.jsonl, line 5, holds half of a surrogate pair"
+    assert re.search(left_out, capsys.readouterr().out)
+
+
+def test_a_text_with_the_name_of_the_token_after_a_document_is_a_sentence(tmp_path):
+    """Where the token is an ordinary added one; a special token is ordinary text."""
+    folder = train_tokenizer(tmp_path / "tokenizer", "byte_level")
+    path = folder / "tokenizer.json"
+    given = json.loads(path.read_text(encoding="utf-8"))
+    name = given["added_tokens"][0]["content"]
+    special = tokenizers.FileTokenizer(path, 0)
+    assert special.decode(special.array(f"a{name}b")) == f"a{name}b"
+    given["added_tokens"][0]["special"] = False
+    path.write_text(json.dumps(given), encoding="utf-8")
+    with pytest.raises(
+        UserError, match="is in the text, but ends a document: split the text there"
+    ):
+        tokenizers.FileTokenizer(path, 0).array(f"a{name}b")
+
+
+def test_text_that_tiktoken_cannot_split_is_a_sentence(toy_gpt2, monkeypatch):
+    def too_long(*words, **options):
+        raise ValueError("Max stack size exceeded")
+
+    tokenizer = tokenizers.GPT2Tokenizer()
+    monkeypatch.setattr(tokenizer, "encoding", SimpleNamespace(encode_to_numpy=too_long))
+    with pytest.raises(UserError, match="cannot split the text into words .Max stack size"):
+        tokenizer.array("a")
 
 
 def test_paths_and_tokenizers_that_cannot_be_used_are_sentences(notes, tmp_path):

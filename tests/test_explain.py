@@ -159,6 +159,14 @@ def test_a_model_with_a_key_that_nothing_reads_is_an_error(monkeypatch, capsys, 
     assert "NOTHING READS rope_thetha: did you mean rope_theta?" in text
     assert "NOTHING READS sliding_window" in text
     assert "8 of 16 columns turn" in text and "the frequencies change past 4096 tokens" in text
+    # what is named after it is explained, too, and drawn with it
+    monkeypatch.setattr(
+        sys, "argv", ["explain", str(tmp_path), "alibi", f"--out={tmp_path}/both.png"]
+    )
+    assert explain.main() == 1
+    text = capsys.readouterr().out
+    assert "NOTHING READS rope_thetha" in text and "alibi, trained at L = 128" in text
+    assert (tmp_path / "both.png").stat().st_size > 1000
 
 
 def test_a_config_that_cannot_be_read_is_another_exit_status(monkeypatch, capsys, tmp_path):

@@ -16,6 +16,7 @@ from common.errors import UserError
 from common.files import read_json
 from configurable import TrainSettings
 from posenc import Shape
+from run.checkpoint import checkpoint_paths, load_checkpoint, save_checkpoint
 from scheme import Scheme
 from tables import records
 from tools import longrope
@@ -83,6 +84,11 @@ def runs(tmp_path_factory):
         (folder / "s2/extrapolation.json").unlink()
         config = (folder / "s2/config.json").read_text()
         (folder / "s2/config.json").write_text(config.replace('"seed": 1,', '"seed": 2,'))
+        state = load_checkpoint(folder / "s2")
+        state["settings"]["seed"] = 2
+        for path in checkpoint_paths(folder / "s2"):
+            path.unlink()
+        save_checkpoint(folder / "s2", state)
         yield [folder / "s1", folder / "s2"]
 
 
@@ -114,7 +120,7 @@ def test_an_edited_extension_is_measured_again_and_shown_on_the_windows_asked_fo
 ):
     file = tmp_path / "mine.py"
     tables = []
-    for divisor, windows in ((2, 64), (50, 64), (50, 128), (50, 64)):
+    for divisor, windows in ((2, 64), (50, 64), (50, 128), (50, 64), (2, 64)):
         file.write_text(
             "from posenc import Extension\n\nclass Slow(Extension):\n"
             "    def map_frequencies(self, inv_freq, base, total, ids):\n"
@@ -129,7 +135,7 @@ def test_an_edited_extension_is_measured_again_and_shown_on_the_windows_asked_fo
         ]
         run_extend(monkeypatch, *tested, *words)
         tables.append((tmp_path / "t.txt").read_text())
-    assert tables[1] == tables[3]
+    assert tables[1] == tables[3] and tables[0] == tables[4] != tables[1]
     for run in runs:
         rows = records.load_result(run).records
         digests = {str(row.files_sha256) for row in rows if row.extend == "slow"}

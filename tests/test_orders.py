@@ -46,6 +46,11 @@ def test_L_is_that_of_training_whatever_else_is_tested(rows, small):
         orders.measure(mixed)
 
 
+def test_what_was_tested_twice_counts_once_as_it_was_last(rows, small):
+    twice = pd.concat([rows.assign(nats=9.0), rows])
+    pd.testing.assert_frame_equal(orders.measure(twice), small)
+
+
 def test_a_scheme_of_which_a_seed_diverged_has_no_mean_of_the_others(small):
     broken = small.copy()
     broken.loc[(small.label == "rope") & (small.seed == 5), ["text", "content", "order"]] = np.nan

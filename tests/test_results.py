@@ -142,6 +142,20 @@ def test_every_field_is_in_the_file_in_csv_and_in_the_frame_and_comes_back_as_it
         assert read[name].map(str).tolist() == rows[name].map(str).tolist(), name
 
 
+def test_a_setting_and_a_field_of_one_name_are_two_columns(tmp_path):
+    """`documents` is a setting; the field of records that had the name is `blocks` now."""
+    crossing, padded = result("rope"), result("rope", settings={"documents": "pad"})
+    padded.records[0] = replace(padded.records[0], blocks=7)
+    rows = rows_of({"a": crossing, "b": padded})
+    records.save_rows(rows, tmp_path / "rows.csv.xz")
+    for table in (rows, load_rows(tmp_path / "rows.csv.xz")):
+        assert table.groupby("run").documents.first().to_list() == ["cross", "pad"]
+        assert table.blocks.dropna().to_list() == [7]
+    old = rows.drop(columns=["documents"]).rename(columns={"blocks": "documents"})
+    records.save_rows(old, tmp_path / "old.csv.xz")
+    assert load_rows(tmp_path / "old.csv.xz").blocks.dropna().to_list() == [7]
+
+
 def test_files_with_the_names_of_older_versions_are_read(tmp_path):
     (tmp_path / "run").mkdir()
     one = answers_result("rope", 1, 64)
@@ -223,6 +237,16 @@ def test_labels_say_what_differs_among_the_runs_and_nothing_else():
     assert list(rows.label.unique()) == ["rope dataset=stdlib", "rope dataset=books"]
     rows = frame(result("rope"), result("mine", settings={"pos_file": "mine.py"}))
     assert list(rows.label.unique()) == ["rope", "mine"]
+
+
+def test_fine_tunes_of_seeds_are_seeds_of_one_model():
+    def tuned(seed, source):
+        return result("rope", seed, settings={"init_from": source})
+
+    one, two = "out/rope-stdlib-L128-s1-0a1b2c", "out/rope-stdlib-L128-s2-0a1b2c"
+    assert set(frame(tuned(1, one), tuned(2, two)).label) == {"rope"}
+    other = "out/rope-stdlib-L64-s2-0a1b2c"
+    assert frame(tuned(1, one), tuned(2, other)).label.nunique() == 2
 
 
 def test_a_long_list_of_settings_gives_way_to_a_folder():
@@ -583,6 +607,15 @@ def test_text_has_a_line_for_each_length_and_names_what_is_missing():
     assert len(notes.splitlines()) == 5
 
 
+def test_a_doubt_is_of_all_that_was_tested_whatever_is_shown():
+    for loss, is_doubted in ((flat, False), (breaks, True)):
+        rows = frame(result("rope", loss=loss))
+        whole, part = (
+            re.findall("does not show.*", tables(rows, names=x)) for x in ([], ["fixed_targets"])
+        )
+        assert whole == part and bool(whole) == is_doubted
+
+
 def test_markdown_and_latex_are_whole_tables():
     rows = seeds()
     for line in tables(rows, "md").splitlines():
@@ -905,6 +938,9 @@ def test_losses_against_training_tokens_are_means_over_seeds(out, capsys, monkey
     assert "RoPE 20 2.5000 3.0000" in text and "alibi 20 2.0000 2.5" in text
     pale, val = [line for line in saved[0].axes[0].lines if line.get_color() == figures.COLORS[1]]
     assert list(pale.get_ydata()) == [6.0, 2.5] and list(val.get_ydata()) == [3.0]
+    with (out / "out/c/metrics.jsonl").open("a") as log:  # a step that the other seed lacks
+        log.write(json.dumps({"step": 3, "tokens": 30, "loss": 0.5, "val_loss": 1.0}) + "\n")
+    assert run_report(capsys, monkeypatch, *words).count("RoPE") == 1
     records.save_rows(load_rows(["out/a", "out/b"]), "rows.csv.xz")
     assert "alibi" in run_report(capsys, monkeypatch, "rows.csv.xz", "--show=training")
     for size in ("3.25", "0x2", "3x1000"):

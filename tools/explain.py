@@ -103,11 +103,12 @@ def print_pairs(scheme: Scheme, rotary: Rotary, frame: pd.DataFrame, length: int
     print(f"cosines and sines x {factor:.4f}: products of turned columns x {factor**2:.4f}")
 
 
-def explain_model(name: str, settings: ExplainSettings) -> int:
+def explain_model(name: str, settings: ExplainSettings, looks: list[Look]) -> int:
     """Explain the positions of a config.json, or of the model of a folder or name, by default for
     texts as long as it was trained at.
 
-    Returns the exit status: 1 if keys have no effect, 2 if it cannot be read.
+    Adds what is drawn to `looks`. Returns the exit status: 1 if keys have no effect, 2 if it cannot
+    be read.
     """
     try:
         path = Path(name)
@@ -118,7 +119,6 @@ def explain_model(name: str, settings: ExplainSettings) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     first = found.first_length
-    looks = []
     print(f"{path}: of type {found.kind}, read as transformers 5.23 reads it")
     print(f"pos     {pattern_of([x.pos or '(no attention)' for x in found.layers])}")
     print(f"extend  {pattern_of([x.extend or 'none' for x in found.layers])}")
@@ -146,8 +146,6 @@ def explain_model(name: str, settings: ExplainSettings) -> int:
         extended = round(first * (scheme.factor(found.length) or 1))
         length = settings.length or max(found.length, extended)
         looks += print_layers(scheme, length, layer.pos)
-    if settings.out:
-        draw(looks, settings.out)
     return 1 if found.ignored else 0
 
 
@@ -214,22 +212,25 @@ def scheme_of(text: str, settings: ExplainSettings) -> Scheme:
     return GPT(config, settings.pos_file).eval().pos
 
 
-def main() -> int | None:
+def main() -> int:
     """Describe expressions, runs or a model, and print and draw what they do to scores."""
     settings, words = configure(ExplainSettings, sys.argv[1:], __doc__)
     looks = []
+    status = 0
     for text in words or [settings.pos]:
         if Path(text).is_file() or is_huggingface(text):
-            return explain_model(text, settings)
+            status = max(status, explain_model(text, settings, looks))
+            continue
         scheme = scheme_of(text, settings)
         trained = scheme.shape.first_length
         length = settings.length or min(8 * trained, scheme.limit or 2**24)
         print(f"{scheme.text}, trained at L = {trained}\n{scheme.describe()}")
         print_pieces(scheme)
         looks += print_layers(scheme, length, text)
-    if settings.out:
+    if settings.out and looks:
         draw(looks, settings.out)
         print(f"drawn in {settings.out}")
+    return status
 
 
 if __name__ == "__main__":

@@ -37,6 +37,8 @@ class SearchSettings(MeasureSettings):
     factor: Count = setting(4, "test length, in L", "test")
     rounds: Count = setting(40, "rounds of the search", "test")
 
+    refused = MeasureSettings.refused | {"eval_lengths": "the length is that of --factor"}
+
 
 def evolve(
     starts: list[Divisors], loss: Callable, factor: int, rounds: int
@@ -102,7 +104,7 @@ def search(run: Run, settings: SearchSettings) -> None:
     model.pos.extend(f"longrope(file='{trial.name}', factor={factor})", run.folder)
     trial.unlink()
     (longrope,) = scheme.extensions.values()
-    tester = Tester(model, corpus, run.compute)
+    tester = Tester(model, corpus, run.compute, first_token=run.first_token)
 
     def loss(divisors: Divisors) -> float:
         longrope.long.copy_(torch.tensor(divisors))
@@ -136,7 +138,7 @@ def main() -> None:
     device.set_up_cpu()
     with device.memory_advice("lower factor"):
         for folder in named_folders(typed):
-            search(open_model(folder, settings), settings)
+            search(open_model(folder, settings, settings.first_token), settings)
 
 
 if __name__ == "__main__":

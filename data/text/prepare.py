@@ -131,8 +131,11 @@ def read_text(raw: bytes, where: str, is_json: bool, left_out: list[str]) -> str
     if not is_json:
         return text
     try:
-        text = json.loads(text)["text"]
-        text.encode("utf-8")  # fails on half of a surrogate pair
+        text = json.loads(text)["text"] or ""  # null is no text
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        left_out.append(f"{where} holds half of a surrogate pair")
+        return ""
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise UserError(
             f'{where} is not JSON with text in the field "text" ({error!r:.99})'
