@@ -257,7 +257,14 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
         "auto", "for several processes: nccl or gloo; auto: nccl on GPUs", "machine"
     )
 
-    refused = {"length_factor": "set --block_size, in tokens"}
+    refused = {
+        "length_factor": "set --block_size, in tokens",
+        "seq_len": "set --block_size, in tokens",
+        "context_length": "set --block_size, in tokens",
+        "epochs": "set --max_iters, in steps",
+        "eval_only": "python evaluate.py out/RUN tests a run",
+        "rope_theta": "write it into the scheme, as in --pos='rope(base=500000)'",
+    }
 
     @property
     def sequences_per_step(self) -> int:
@@ -366,6 +373,8 @@ class ReportSettings(TableSettings):
         setting("", "WIDTHxHEIGHT of the figure, each 1 to 99 inches, as 3.25x2.2", "output")
     )
 
+    refused = {"out_dir": "name the folders of runs, as in python report.py out/A out/B"}
+
 
 @dataclass(frozen=True)
 class EvaluateSettings(TableSettings, LogSettings, MeasureSettings):
@@ -377,6 +386,12 @@ class EvaluateSettings(TableSettings, LogSettings, MeasureSettings):
         "as in 'yarn(factor=4)', all: each, none: without (default: as trained)",
         "test",
     )
+
+    refused = {
+        "block_size": "name the test lengths, as in --eval_lengths=256,1024",
+        "out_dir": "name the run's folder, as in python evaluate.py out/RUN",
+        "init_from": "name the run's folder, as in python evaluate.py out/RUN",
+    }
 
 
 @dataclass(frozen=True)
@@ -395,6 +410,11 @@ class SampleSettings(ComputeSettings):
         None, "as in 'yarn(factor=4)', none: without (by default as trained)", "output"
     )
     pos_file: str = setting("", "your file of schemes: naming it again lets its code run", "output")
+
+    refused = {
+        "out_dir": "name the run's folder, as in python sample.py out/RUN",
+        "init_from": "name the run's folder, as in python sample.py out/RUN",
+    }
 
 
 @dataclass(frozen=True)

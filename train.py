@@ -426,7 +426,7 @@ def main() -> None:
     if others:
         raise UserError(
             f"{others[0]!r:.60} is neither a config file, such as config/alibi.py, nor "
-            "--name=value; quote what has spaces, as in '--pos=rope + alibi'"
+            "--name=value, such as '--pos=rope + alibi', in quotes if it has spaces"
         )
     device.set_up_cpu()
     source = open_source(TrainSettings(**typed))

@@ -93,7 +93,7 @@ def examine(
             model = small_model(shallow, pos_file, folder)
             again = small_model(shallow, pos_file, folder)  # as when a run is loaded
             for piece in model.pos.pieces.values():
-                check_names(type(piece))
+                check_names(piece)
                 if bool(piece.mix) != bool(piece.mixes):
                     raise Fault("must have both mix and mixes, or neither")
             check_short(model, again, config.vocab_size, min(48, length))
@@ -119,10 +119,19 @@ def examine(
     return warnings
 
 
-def check_names(cls):
-    """Refuse a scheme that has attributes but none of the methods of the contract, turn without
-    tables, or an attribute that nothing uses with a name close to one of the contract's.
+def check_names(piece):
+    """Refuse a scheme that has attributes but none of the methods of the contract, or one with
+    other arguments, turn without tables, or an attribute that nothing uses with a name close to one
+    of the contract's.
     """
+    cls = type(piece)
+    for method in methods_of(piece):
+        if method.of == "extensions":
+            continue  # an attribute of this name may be another
+        try:
+            inspect.signature(getattr(piece, method.name)).bind(*method.arguments.split(", "))
+        except TypeError:
+            raise Fault(f"must have {method.name}(self, {method.arguments})") from None
     attributes = [name for name in vars(cls) if name[0] != "_"]
     acts = any(m.acts_on and m.of != "extensions" for m in methods_of(cls))
     if attributes and not acts:

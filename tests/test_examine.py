@@ -31,7 +31,7 @@ FAULTS = {
     "a matrix [L, L] that 4 L cannot index": "bias in line",
     "a bias with noise at every call": "same logits each time",
     "a slope that is read as a number of Python": "item",
-    "a bias that wants the length": "length",
+    "a bias that wants the length": "must have bias(self, h, i, j)",
 }
 
 
@@ -117,7 +117,8 @@ MISTAKES = {
     ),
     "    def __init__(self, shape):\n        self.rate = 1.0\n": "begins with super().__init__()",
     "    def __init__(self):\n        super().__init__()\n": "takes (self, shape, *, option=default)",
-    "    def bias(self, i, j):\n        return i - j\n": "dip fails: TypeError: Dip.bias() takes 3",
+    "    def bias(self, i, j):\n        return i - j\n": "dip must have bias(self, h, i, j)",
+    "    def mask(self, h, i, j):\n        return i - j < 9\n": "dip must have mask(self, i, j)",
     "    def embed(self, ids, tokens, total):\n        return torch.zeros(len(ids), 7)\n": (
         "mine.py: dip fails: RuntimeError: The size of tensor a (32) must match"
     ),

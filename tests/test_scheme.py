@@ -429,7 +429,7 @@ def test_a_method_of_the_contract_is_one_entry(tmp_path, monkeypatch):
     )
     whisk = catalogue.find("whisk")
     assert methods_of(whisk) == [stir] and methods_of(Alibi)[0].name == "bias"
-    check_names(whisk)  # it does something
+    check_names(whisk(SHAPE))  # it does something
     Scheme("whisk | spoon", SHAPE, 2, catalogue)
     with pytest.raises(UserError, match="whisk and spoon both claim the vectors of neighbours"):
         Scheme("whisk + spoon", SHAPE, 2, catalogue)
