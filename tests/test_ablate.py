@@ -3,6 +3,7 @@
 import itertools
 import math
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -42,6 +43,27 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def finished(corpus, tmp_path_factory):
+    """The folder of a run of nope, seed 1, which tests copy: training takes longest."""
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("OMP_NUM_THREADS", "1")
+        assert compare(patch, "nope", "--seeds=1") == 0
+    [run] = folder.glob("out/nope-*")
+    return run
+
+
+def copy_run(finished: Path, seed: int = 1) -> None:
+    """Copy the run of `finished` into the folder of the test, as that of another seed."""
+    [cell] = plan("nope", f"--seeds={seed}")
+    shutil.copytree(finished, cell.folder)
+    for name in ("config.json", "extrapolation.json"):
+        path = cell.folder / name
+        path.write_text(path.read_text().replace('"seed": 1', f'"seed": {seed}'))
 
 
 def plan(*words: str) -> list[ablate.Cell]:
@@ -322,7 +344,8 @@ class Dip(Piece):
 """
 
 
-def test_a_comparison_is_made_once_and_goes_on(monkeypatch, capsys):
+def test_a_comparison_is_made_once_and_goes_on(monkeypatch, capsys, finished):
+    copy_run(finished)
     Path("mine.py").write_text(DIP)
     words = ("nope", "dip", "--pos_file=mine.py", "--seeds=1", "--out_dir=both")
     assert compare(monkeypatch, *words, "--only=1/2") == 0
@@ -382,13 +405,14 @@ def test_a_comparison_is_made_once_and_goes_on(monkeypatch, capsys):
     assert not dip.can_resume()
 
 
-def test_the_last_share_names_a_cell_that_failed_in_another(monkeypatch, capsys, folder):
+def test_the_last_share_names_a_cell_that_failed_in_another(monkeypatch, capsys, folder, finished):
     Path("fails.py").write_text("print('error: it is broken')\nraise SystemExit(1)\n")
     words = ("nope", "rope", "--seeds=1", "--out_dir=both")
     with monkeypatch.context() as patch:
         patch.setattr(ablate, "TRAIN", folder / "fails.py")
         assert compare(patch, *words, "--only=2/2") == 1
     assert "no table yet: 0 of 2 cells finished, 1 failed" in capsys.readouterr().out
+    copy_run(finished)
     assert compare(monkeypatch, *words, "--only=1/2") == 1
     assert "\nwithout rope, seed 1: error: it is broken (see out" in capsys.readouterr().out
     # it is tried again
@@ -397,9 +421,10 @@ def test_the_last_share_names_a_cell_that_failed_in_another(monkeypatch, capsys,
     assert read_json(Path("both/about.json"))["without"] == {}
 
 
-def test_cells_of_other_code_are_named_and_overwritten_alone(monkeypatch, capsys, folder):
-    words = ("nope", "alibi", "--seeds=1")
-    assert compare(monkeypatch, *words) == 0
+def test_cells_of_other_code_are_named_and_overwritten_alone(monkeypatch, capsys, finished):
+    copy_run(finished)
+    copy_run(finished, 2)
+    words = ("nope", "--seeds=1,2")
     changed, same = plan(*words)
     config = read_json(changed.folder / "config.json")
     config["code_sha256"]["model.py"] = "0"
@@ -415,11 +440,11 @@ def test_cells_of_other_code_are_named_and_overwritten_alone(monkeypatch, capsys
     assert now[0] != ids[0] and now[1] == ids[1]
 
 
-def test_a_plan_names_the_state_of_each_cell_and_leaves_nothing(monkeypatch, capsys, folder):
-    words = ("nope", "alibi", "--seeds=1,2", "--plan=True")
-    done, begun, other, _ = cells = plan(*words)
-    for cell in (done, begun, other):
-        assert compare(monkeypatch, cell.settings.pos, f"--seeds={cell.settings.seed}") == 0
+def test_a_plan_names_the_state_of_each_cell_and_leaves_nothing(monkeypatch, capsys, finished):
+    for seed in (1, 2, 3):
+        copy_run(finished, seed)
+    words = ("nope", "--seeds=1,2,3,4", "--plan=True")
+    _, begun, other, _ = cells = plan(*words)
     for path in begun.folder.glob("extrapolation.*"):
         path.unlink()
     path = other.folder / "config.json"
@@ -434,7 +459,7 @@ def test_a_plan_names_the_state_of_each_cell_and_leaves_nothing(monkeypatch, cap
     assert sorted(Path("out").rglob("*")) == before
     assert compare(monkeypatch, *words, "--learning_rates=0.5,1") == 0
     said = capsys.readouterr().out
-    assert said.count("trial of ") == 4 and "trial of nope lr=0.5, seed 3: at step 0 of 1" in said
+    assert said.count("trial of ") == 2 and "trial of nope lr=0.5, seed 5: at step 0 of 1" in said
     assert sorted(Path("out").rglob("*")) == before
 
 
