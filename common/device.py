@@ -20,7 +20,6 @@ from torch import nn
 from torch.nn.functional import linear
 
 from common.errors import UserError
-from common.files import read_json, write_json
 
 # GPUs, and their dense bf16 peaks in TFLOP/s, from the vendor's data sheets
 PEAKS = {"H100 PCIe": 756, "H100": 989, "H200": 989, "A100": 312, "RTX 4090": 165}
@@ -121,30 +120,14 @@ def cpu_has_bfloat16() -> bool:
 def measured_rates(tokens: int, width: int) -> dict[str, float]:
     """GFLOP/s of (tokens, width) x (width, 4 width) on this CPU, {dtype: rate}.
 
-    The highest rates so far for this processor, number of threads, version of torch and shape are
-    kept in the user's cache folder, because another program may have taken the processor.
+    The formats take turns, because another program may take the processor.
     """
-    threads = torch.get_num_threads()
-    key = f"{processor_name()}, {threads} threads, torch {torch.__version__}, {tokens} x {width}"
-    cache_home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    cache = Path(cache_home, "longshot/rates.json").expanduser()
-    measured = {}
     rates = {"bfloat16": 0.0, "float32": 0.0}
-    turns = 10
-    # a missing or damaged cache is rebuilt
-    with contextlib.suppress(UserError, KeyError, TypeError, ValueError):
-        measured = read_json(cache)
-        rates = {name: float(measured[key][name]) for name in rates}
-        turns = 1
-    measured[key] = rates
-    for name in turns * list(rates):
+    for name in 10 * list(rates):
         x = torch.ones(tokens, width, dtype=getattr(torch, name))
         weight = torch.ones(4 * width, width, dtype=x.dtype)
         seconds = min(timeit.repeat(partial(linear, x, weight), number=1, repeat=3))
         rates[name] = max(rates[name], 2 * x.numel() * len(weight) / seconds / 1e9)
-    with contextlib.suppress(OSError, UserError):  # do without if it cannot be written
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        write_json(cache, measured)
     return rates
 
 

@@ -16,7 +16,6 @@ never reads the correct answer. The entry "rows" of meta.json has
     inputs     inputs of a training text
     sizes      size, number and width of the validation texts, in the order of the split
     chance     the share that a guess gets right (not of images)
-    majority   the share that the value written most often gets right; None where it is no shortcut
     copied     true for mqar, see above; left out elsewhere
 
 data/recall makes another kind of texts, in which there may be bytes of a corpus between questions.

@@ -1,6 +1,5 @@
 """Where to compute and in which format: what is chosen and said, what is refused; with a card, CUDA."""
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -81,19 +80,9 @@ def test_each_process_of_torchrun_has_the_card_of_its_number(
     assert device.pick("auto", "auto").device == "cuda:1"
 
 
-def test_the_highest_rates_are_kept_and_a_damaged_cache_is_replaced(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    cache = tmp_path / "longshot" / "rates.json"
-    assert min(device.measured_rates(64, 32).values()) > 0
-    # bfloat16 measured while another program ran, float32 faster than it can be here
-    (key,) = json.loads(cache.read_text(encoding="utf-8"))
-    cache.write_text(json.dumps({key: {"bfloat16": 1e-9, "float32": 1e9}}), encoding="utf-8")
+def test_both_formats_are_measured():
     rates = device.measured_rates(64, 32)
-    assert rates["bfloat16"] > 1e-9 and rates["float32"] == 1e9
-    assert json.loads(cache.read_text(encoding="utf-8")) == {key: rates}
-    cache.write_text("[1,", encoding="utf-8")
-    assert device.measured_rates(64, 32)["float32"] < 1e9
-    assert len(json.loads(cache.read_text(encoding="utf-8"))) == 1
+    assert rates.keys() == {"bfloat16", "float32"} and min(rates.values()) > 0
 
 
 def test_running_out_of_memory_is_a_sentence_and_other_faults_stay_themselves() -> None:

@@ -276,9 +276,6 @@ def test_the_chance_of_a_task_is_that_of_a_guess():
         question, answer = make(generator, tasks.TRAINED)
         right += question[1 + generator.integers(tasks.TRAINED)] == answer
     assert right / 4000 == pytest.approx(chance, abs=0.015)
-    lines = ["w1w0w1r0", "w1w0r0", "w0i1r0"]
-    tokens = np.array([list(line.ljust(9, ".").encode()) for line in lines])
-    assert tasks.by_majority(tokens) == pytest.approx((0 + 0.5 + 1) / 3)
 
 
 PUBLISHED = {  # pairs and inputs of the test of each corpus of mqar

@@ -22,11 +22,11 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from common.errors import UserError, run_program  # noqa: E402
+from common.errors import UserError, run_program
 from data.corpus import new_parser, write_corpus
-from data.download import download  # noqa: E402
-from data.text.prepare import encode  # noqa: E402
-from data.tokenizers import tokenizer_of  # noqa: E402
+from data.download import download
+from data.text.prepare import encode
+from data.tokenizers import tokenizer_of
 
 BOOKS = Path(__file__).resolve().parent
 REPOSITORY = "https://github.com/rcdm-uga/Gutenberg_Text"

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from common.errors import run_program  # noqa: E402
-from data.corpus import load_corpus, new_parser, write_corpus  # noqa: E402
+from common.errors import run_program
+from data.corpus import load_corpus, new_parser, write_corpus
 
 TOKENS = 20_000_000  # of training text, at most
 

@@ -22,9 +22,9 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from common.errors import UserError, run_program  # noqa: E402
-from data.batches import Pair, write_texts  # noqa: E402
-from data.corpus import new_folder, new_parser  # noqa: E402
+from common.errors import UserError, run_program
+from data.batches import Pair, write_texts
+from data.corpus import new_folder, new_parser
 
 GREYS = " .:-=+*#"  # from blank to dark: tokens 0, 1 ...
 START = len(GREYS)  # the token before the first patch

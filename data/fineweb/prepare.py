@@ -19,9 +19,9 @@ import numpy as np
 from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from common.errors import UserError, run_program  # noqa: E402
-from data.corpus import SPLITS, new_parser, write_corpus  # noqa: E402
-from data.nanogpt.prepare import documents, read_bin  # noqa: E402
+from common.errors import UserError, run_program
+from data.corpus import SPLITS, new_parser, write_corpus
+from data.nanogpt.prepare import documents, read_bin
 
 END = 50256  # the token before each document
 RULE = "the parts of the shards; a document begins with its end token"

@@ -29,9 +29,9 @@ by depth.
 
 Keys and values are drawn per text, so nothing can be memorised, and no key with its colon occurs in
 the text by chance. Each letter is a single token in every tokenizer. A random guess is right for 1
-in 456,976 values. Answering with the value of a random needle is right for 1 in 4 with four needles
-("by majority"). A model that was not trained on the same kind of texts may not understand the
-questions. One that was can also be tested on plain text (evaluate.py out/RUN --dataset=books).
+in 456,976 values. Answering with the value of a random needle is right for 1 in 4 with four
+needles. A model that was not trained on the same kind of texts may not understand the questions.
+One that was can also be tested on plain text (evaluate.py out/RUN --dataset=books).
 
 --needle_fraction is at least 0.05. Of the 32,000 texts in 1,000 steps of 32 texts, that is 1,600
 with needles. With far fewer, a wrong answer would reflect too little training rather than distance.
@@ -45,9 +45,9 @@ from typing import NamedTuple
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from common.errors import UserError, run_program  # noqa: E402
-from data.batches import LEAST, Pair, write_texts  # noqa: E402
-from data.corpus import OF_TOKENS, Corpus, load_corpus, new_folder, new_parser  # noqa: E402
+from common.errors import UserError, run_program
+from data.batches import LEAST, Pair, write_texts
+from data.corpus import OF_TOKENS, Corpus, load_corpus, new_folder, new_parser
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"  # of keys; values have capitals, which are rare in text
 KEY, VALUE = 2, 4  # letters
@@ -237,7 +237,6 @@ def prepare(
             "kind": f"{kind} needles",
             "trained": length,
             "chance": len(LETTERS) ** -VALUE,
-            "majority": 1 / needles.needles if needles.needles > 1 else None,
         },
         source=f"{kind} needles in {fraction:.0%} of texts of {corpus.name}, seed {seed}",
         rule=corpus.meta["rule"],

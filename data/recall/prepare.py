@@ -33,11 +33,11 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from common.errors import UserError, run_program  # noqa: E402
-from data.batches import (  # noqa: E402
+from common.errors import UserError, run_program
+from data.batches import (
     OF_BYTE,
     OF_ORDER,
-    evenly,  # noqa: E402
+    evenly,
 )
 from data.corpus import Corpus, load_corpus, new_folder, new_parser, write_corpus
 

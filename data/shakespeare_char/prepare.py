@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from common.errors import run_program  # noqa: E402
-from data.corpus import new_parser, write_corpus  # noqa: E402
-from data.download import download  # noqa: E402
+from common.errors import run_program
+from data.corpus import new_parser, write_corpus
+from data.download import download
 from data.tokenizers import CharTokenizer
 
 URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from common.errors import UserError, run_program  # noqa: E402
-from data.corpus import new_parser, write_corpus  # noqa: E402
-from data.text.prepare import is_validation, validation_rule  # noqa: E402
+from common.errors import UserError, run_program
+from data.corpus import new_parser, write_corpus
+from data.text.prepare import is_validation, validation_rule
 
 # Tests, installed packages, and two packages of highly repetitive tables and texts.
 LEFT_OUT = {

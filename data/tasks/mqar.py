@@ -124,7 +124,6 @@ def prepare(folder: Path, seed: int = 0) -> dict:
             "kind": "mqar",
             "trained": trained,
             "chance": 1 / trained,
-            "majority": None,
             "copied": True,
         },
         tokenizer="char",

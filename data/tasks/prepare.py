@@ -28,10 +28,10 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from common.errors import UserError, run_program  # noqa: E402
-from data.batches import write_texts  # noqa: E402
-from data.corpus import new_parser  # noqa: E402
-from data.tasks import mqar  # noqa: E402
+from common.errors import UserError, run_program
+from data.batches import write_texts
+from data.corpus import new_parser
+from data.tasks import mqar
 from data.tokenizers import HERE
 
 TRAINED = 20  # the largest size in training
@@ -198,23 +198,6 @@ FURTHER = {  # sizes of validation beyond SIZES
 }
 
 
-def by_majority(tokens: np.ndarray) -> float:
-    """The fraction of flipflop texts, (n, T) bytes, whose answer is the bit written most often.
-
-    Ties are broken at random.
-    """
-    right = []
-    for text in tokens:
-        writes, answer = bytes(text.tolist()).decode().split("r")
-        ones = writes.count("w1")
-        zeros = writes.count("w0")
-        if ones == zeros:
-            right.append(0.5)
-        else:
-            right.append(float((ones > zeros) == (answer[0] == "1")))
-    return float(np.mean(right))
-
-
 def make_texts(make: Make, generator: Generator, sizes: list[int]) -> tuple[np.ndarray, np.ndarray]:
     """A padded text of each of these sizes: tokens, and 1 where a token is scored, else 0."""
     pairs = [make(generator, size) for size in sizes]
@@ -246,7 +229,6 @@ def prepare(folder: Path, seed: int = 0) -> dict:
             "kind": folder.name,
             "trained": TRAINED,
             "chance": chance,
-            "majority": by_majority(tested[TRAINED][0]) if make is flipflop else None,
         },
         tokenizer="bytes",
         source=f"{make.__doc__.splitlines()[0]} generated from seed {seed}",

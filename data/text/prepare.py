@@ -40,9 +40,9 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from common.errors import UserError, run_program
-from common.files import read_json, sha256  # noqa: E402
+from common.files import read_json, sha256
 from data.corpus import COMMANDS, new_folder, new_parser, write_corpus
-from data.download import model_folder  # noqa: E402
+from data.download import model_folder
 from data.tokenizers import HERE, TOKENIZERS, FileTokenizer, Tokenizer, read_tokenizer, tokenizer_of
 
 UNPACK = {"xz": lzma.open, "gz": gzip.open}

@@ -24,10 +24,10 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from common.errors import UserError, run_program  # noqa: E402
-from data.corpus import new_parser, write_corpus  # noqa: E402
-from data.download import download  # noqa: E402
-from data.text.prepare import encode  # noqa: E402
+from common.errors import UserError, run_program
+from data.corpus import new_parser, write_corpus
+from data.download import download
+from data.text.prepare import encode
 from data.tokenizers import HERE, tokenizer_of
 
 LETTERS = " abcdefghijklmnopqrstuvwxyz"  # of text8
