@@ -59,7 +59,6 @@ from measure import protocols, questions
 from measure.examine import examine
 from measure.tester import Tester
 from measure.text import tuning_loss
-from run.checkpoint import load_checkpoint
 from run.folder import RunFolder, provenance, run_folder
 from run.load import load_run, training_corpus
 from run.log import diverged, log_comparison
@@ -107,7 +106,7 @@ class Cell:
             folder.check()
             changes = [*folder.differences]
             if s.overwrite:  # else train.py says whether it is damaged
-                load_checkpoint(self.folder)
+                folder.checkpoint()
                 changes += [f"{name} has changed since" for name in folder.changed_code()]
         except UserError as error:
             return [str(error)]

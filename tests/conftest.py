@@ -19,6 +19,7 @@ from tiktoken_ext.openai_public import r50k_pat_str
 import data.corpus
 from data import tokenizers
 from data.corpus import write_corpus
+from run.checkpoint import checkpoint_paths, load_checkpoint, save_checkpoint
 
 # the tensors of the tests are small: waiting for a second thread takes longer than computing
 torch.set_num_threads(1)
@@ -242,3 +243,16 @@ def project(tmp_path_factory):
     for started in project.started:
         if started.process.poll() is None:
             started.process.kill()
+
+
+def copy_as_seed(run: Path, copy: Path, seed: int) -> None:
+    """Copy a run of seed 1, which then says everywhere that it is of another seed."""
+    shutil.copytree(run, copy)
+    for name in ("config.json", "extrapolation.json"):
+        path = copy / name
+        path.write_text(path.read_text().replace('"seed": 1,', f'"seed": {seed},'))
+    state = load_checkpoint(copy)
+    state["settings"]["seed"] = seed
+    for path in checkpoint_paths(copy):
+        path.unlink()
+    save_checkpoint(copy, state)

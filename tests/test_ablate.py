@@ -3,7 +3,6 @@
 import itertools
 import math
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -14,7 +13,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from conftest import corpus_of_programs, written
+from conftest import copy_as_seed, corpus_of_programs, written
 
 import ablate
 from common.errors import UserError
@@ -60,10 +59,7 @@ def finished(corpus, tmp_path_factory):
 def copy_run(finished: Path, seed: int = 1) -> None:
     """Copy the run of `finished` into the folder of the test, as that of another seed."""
     [cell] = plan("nope", f"--seeds={seed}")
-    shutil.copytree(finished, cell.folder)
-    for name in ("config.json", "extrapolation.json"):
-        path = cell.folder / name
-        path.write_text(path.read_text().replace('"seed": 1', f'"seed": {seed}'))
+    copy_as_seed(finished, cell.folder, seed)
 
 
 def plan(*words: str) -> list[ablate.Cell]:

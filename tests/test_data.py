@@ -702,6 +702,15 @@ def test_few_documents_give_the_last_twentieth_of_all_and_stay_documents(tmp_pat
     assert corpus.train_starts.tolist() == [0, 60] and corpus.val_starts.tolist() == [0, 4]
 
 
+def test_a_document_that_is_most_of_the_text_is_not_held_out(tmp_path):
+    book = next(x for n in range(999) if text.is_validation((x := f"{n} " * 300).encode()))
+    letters = [f"a letter, the {n}th" for n in range(9)]
+    (tmp_path / "few.jsonl").write_bytes(lines_of([book, *letters]))
+    meta = text.prepare("few", [str(tmp_path / "few.jsonl")], [], "bytes", tmp_path)
+    tokens = {name: split["tokens"] for name, split in meta["splits"].items()}
+    assert tokens["val"] == sum(tokens.values()) // 20
+
+
 def test_one_document_gives_its_last_twentieth(tmp_path):
     (tmp_path / "one.txt").write_text("abcdefghij" * 20, encoding="utf-8")
     text.prepare("one", [str(tmp_path / "one.txt")], [], "char", tmp_path)

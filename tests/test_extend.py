@@ -1,6 +1,5 @@
 """Extensions of trained models: which are tested, what the table says, and LongRoPE's search."""
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,14 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import corpus_of_programs
+from conftest import copy_as_seed, corpus_of_programs
 
 import evaluate
 from common.errors import UserError
 from common.files import read_json
 from configurable import TrainSettings
 from posenc import Shape
-from run.checkpoint import checkpoint_paths, load_checkpoint, save_checkpoint
 from scheme import Scheme
 from tables import records
 from tools import longrope
@@ -79,16 +77,8 @@ def runs(tmp_path_factory):
     words = [*TINY, f"--dataset={name}", "--seed=1", f"--out_dir={folder}/s1"]
     with corpus_of_programs(name):
         subprocess.run([sys.executable, ROOT / "train.py", *words], check=True, capture_output=True)
-        # the other seed is a copy that says so
-        shutil.copytree(folder / "s1", folder / "s2")
+        copy_as_seed(folder / "s1", folder / "s2", 2)
         (folder / "s2/extrapolation.json").unlink()
-        config = (folder / "s2/config.json").read_text()
-        (folder / "s2/config.json").write_text(config.replace('"seed": 1,', '"seed": 2,'))
-        state = load_checkpoint(folder / "s2")
-        state["settings"]["seed"] = 2
-        for path in checkpoint_paths(folder / "s2"):
-            path.unlink()
-        save_checkpoint(folder / "s2", state)
         yield [folder / "s1", folder / "s2"]
 
 

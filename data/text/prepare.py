@@ -14,12 +14,12 @@ and so is one that the tokenizer does not give back byte for byte (of a tokenize
 small, say): bits per byte would be those of another text.
 
 Without --val, 5 % of the documents, chosen by the SHA-256 of their text, are held out for
-validation; if that leaves none, the last 5 % of the tokens. Copies, also those that differ in white
-space alone, stay together. A document of --val that is in PATH too is refused, unless
---allow_copies is given. Then train with --dataset=NAME. A folder of nanoGPT or llm.c can be used
-directly: copy or link it to data/NAME. FOLDER may be a name such as HuggingFaceTB/SmolLM-135M, or
-its tokenizer.json, which is copied to data/NAME; the token after a document is eos_token_id of
-config.json beside it, or eos_token of tokenizer_config.json.
+validation; if these have no token, or more than a fifth of all, the last 5 % of the tokens. Copies,
+also those that differ in white space alone, stay together. A document of --val that is in PATH too
+is refused, unless --allow_copies is given. Then train with --dataset=NAME. A folder of nanoGPT or
+llm.c can be used directly: copy or link it to data/NAME. FOLDER may be a name such as
+HuggingFaceTB/SmolLM-135M, or its tokenizer.json, which is copied to data/NAME; the token after a
+document is eos_token_id of config.json beside it, or eos_token of tokenizer_config.json.
 """
 
 import gzip
@@ -308,6 +308,7 @@ def prepare(
     source = " ".join(paths)
     train = [ids for _, ids in encoded]
     held_out = [ids for is_held_out, ids in encoded if is_held_out]
+    n_tokens = sum(map(len, train))
     if val_paths:
         if known and not allow_copies:
             raise UserError(
@@ -316,14 +317,14 @@ def prepare(
             )
         source = " ".join([*paths, "--val", *val_paths])
         rule = f"validation is what --val named; {len(known)} of its documents are in train too"
-    elif 0 < len(held_out) < len(encoded):
+    elif 0 < sum(map(len, held_out)) <= n_tokens / 5:
         train = [ids for is_held_out, ids in encoded if not is_held_out]
         val = held_out
         rule = validation_rule("document", "its text") + "; its copies go with the first"
     else:
         if copies and not allow_copies:
             raise UserError(f"the last 5 % of so few documents may be such copies; {allow}")
-        cut = max(1, sum(map(len, train)) // 20)  # tokens of validation that are still to come
+        cut = max(1, n_tokens // 20)  # tokens of validation that are still to come
         val = []
         for n in reversed(range(len(train))):
             place = max(0, len(train[n]) - cut)
