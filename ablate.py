@@ -248,7 +248,8 @@ def examine_cells(cells: list[Cell]) -> None:
         protocols.check_lengths(corpus, s.eval_windows, [s.block_size, *s.eval_lengths])
         if s.examine:
             gpt = s.gpt(corpus.vocab_size)
-            for warning in examine(gpt, s.pos_file, cell.folder, s.documents == "mask"):
+            folder = cell.folder if cell.can_resume() else None  # has copies of named files
+            for warning in examine(gpt, s.pos_file, folder, s.documents == "mask"):
                 print(f"warning: {cell.label}: {warning}")
 
 

@@ -291,6 +291,16 @@ class TrainSettings(LogSettings, ComputeSettings, TestSettings, ModelSettings):
         return self.warmup_iters
 
     @property
+    def lowest_lr(self) -> float:
+        """The learning rate at the end of the schedule."""
+        return self.highest_lr / 20 if self.min_lr is None else self.min_lr
+
+    @property
+    def decay_end(self) -> int:
+        """The step at which the learning rate is lowest."""
+        return self.lr_decay_iters or self.max_iters
+
+    @property
     def follows_max_iters(self) -> bool:
         """Whether the learning rate of a step depends on max_iters."""
         return self.decay_lr and None in (self.lr_decay_iters, self.warmup_iters)

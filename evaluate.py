@@ -103,6 +103,7 @@ def evaluate_run(
 @torch.no_grad()
 def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
     """Write a diagnosis of a run's loss into its folder: see measure/diagnose.py."""
+    lock_folder(run.folder)
     model = run.model
     corpus = run_corpus(run, settings.dataset)
     if not corpus.is_text:

@@ -115,11 +115,9 @@ def get_lr(step: int, s: TrainSettings) -> float:
         return s.highest_lr
     if step < s.warmup:
         return s.highest_lr * (step + 1) / (s.warmup + 1)
-    lr_decay_iters = s.lr_decay_iters or s.max_iters
-    decay_ratio = min(1.0, (step - s.warmup) / max(1, lr_decay_iters - s.warmup))  # from 0 to 1
+    decay_ratio = min(1.0, (step - s.warmup) / max(1, s.decay_end - s.warmup))  # from 0 to 1
     coeff = 0.5 * (1 + math.cos(math.pi * decay_ratio))  # from 1 to 0
-    min_lr = s.highest_lr / 20 if s.min_lr is None else s.min_lr
-    return min_lr + coeff * (s.highest_lr - min_lr)
+    return s.lowest_lr + coeff * (s.highest_lr - s.lowest_lr)
 
 
 def configure_optimizers(

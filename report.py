@@ -87,7 +87,13 @@ def used_settings(rows: pd.DataFrame) -> pd.DataFrame:
         if not Path(run.run).is_dir():
             raise UserError(f"there is no run folder {run.run}: --show=settings needs run folders")
         s = SavedSettings(**read_config(run.run)["settings"])
-        s = replace(s, learning_rate=s.highest_lr, warmup_iters=s.warmup)
+        s = replace(
+            s,
+            learning_rate=s.highest_lr,
+            warmup_iters=s.warmup,
+            min_lr=float(f"{s.lowest_lr:.6g}"),
+            lr_decay_iters=s.decay_end,
+        )
         used = setting_values(s, *RESULT)
         used["parameters"] = f"{run.parameters:,}"
         used["tokens trained"] = f"{run.tokens_trained:,}"

@@ -858,7 +858,9 @@ def scheme_files(scheme: Scheme) -> dict:
     files = {"posenc.py": ROOT / "posenc.py"}
     for piece in (*scheme.pieces.values(), *scheme.extensions.values()):
         if piece.file:
-            files[f"files/{piece.file.name}"] = piece.file
+            name = f"files/{piece.file.name}"
+            if sha256(files.setdefault(name, piece.file)) != sha256(piece.file):
+                raise UserError(f"two files are called {piece.file.name}: rename one of them")
         for cls in type(piece).mro():
             if not issubclass(cls, Piece):
                 continue

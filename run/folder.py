@@ -26,7 +26,7 @@ from data.corpus import Corpus, load_corpus
 from model import GPT
 from run.checkpoint import RESTORE, checkpoint_paths, load_checkpoint, step_of
 from run.huggingface import is_huggingface
-from scheme import OWN_FILE, ROOT, Scheme, is_builtin, scheme_digests, scheme_files
+from scheme import OWN_FILE, ROOT, Scheme, is_builtin, parse, scheme_digests, scheme_files
 from tables.records import Result, has_every_test, load_result
 
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
@@ -198,6 +198,19 @@ def new_config(
 # ---- what is in a folder
 
 
+def named_files(s: TrainSettings) -> dict[str, Path]:
+    """The files that options of its expressions name, if they are still there: {name of the copy in
+    a run folder: path}.
+    """
+    found = {}
+    for text in filter(None, (s.pos, s.extend)):
+        for mention in parse(text).mentions:
+            for value in mention.options.values():
+                if isinstance(value, str) and Path(value).is_file():
+                    found[f"files/{Path(value).name}"] = Path(value)
+    return found
+
+
 @dataclass
 class RunFolder:
     """A run folder, and the settings that ask for its run: None where the run is only read.
@@ -250,9 +263,10 @@ class RunFolder:
         """A sentence for each file of the run's schemes that has changed since the run began.
 
         Of the user's own files the copies in the folder are read, or, if `pos_file` is typed again,
-        that file and the modules beside it.
+        that file and the modules beside it, and, of a run to train, what its options name.
         """
         changed = []
+        typed = named_files(self.settings) if self.settings else {}
         for name, digest in self.config["files_sha256"].items():
             path = self.path / name
             if is_builtin(name):
@@ -261,6 +275,8 @@ class RunFolder:
                 path = Path(pos_file)
             elif pos_file and path.suffix == ".py":
                 path = Path(pos_file).parent / name
+            elif name in typed:
+                path = typed[name]
             if not path.is_file() or sha256(path) != digest:
                 changed.append(f"{path}, which defines its scheme, has changed since")
         return changed

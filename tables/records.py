@@ -275,7 +275,7 @@ def rows_of(results: Mapping[str, Result]) -> pd.DataFrame:
                 label += f", {record.extend}"
             if result.planned_before:
                 label += f" (planned for {result.planned_before} steps)"
-            if record.step < result.max_iters:
+            if record.step is not None and record.step < result.max_iters:
                 label += f" (unfinished: step {record.step} of {result.max_iters})"
             rows.append(about | vars(record) | {"label": label})
     return complete(pd.DataFrame(rows))

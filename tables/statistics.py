@@ -70,8 +70,10 @@ def doubts(rows: pd.DataFrame) -> str:
     doubt = f"does not show that it uses more than {length}"
     half = table.reindex([length // 2]).iloc[0]  # the line of N = L/2, NaN if it was not tested
     beyond = table[table.index > length]
-    if math.isnan(half.gain):
+    if length // 2 not in table.index:
         return f"{doubt}: L/2 was not tested"
+    if math.isnan(half.gain):
+        return f"{doubt}: there is no loss at L, or none at L/2"
     if beyond.far.isna().all():
         return f"{doubt}: no N > L was tested by fixed_targets and windowed"
     if -half.gain < max(2 * half.gain_stderr, 0.01):

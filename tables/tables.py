@@ -1,5 +1,6 @@
 """Tables of records, as text, Markdown, LaTeX or CSV."""
 
+import csv
 from collections.abc import Iterable, Sequence
 
 import pandas as pd
@@ -49,7 +50,8 @@ def show(
         table = frame.to_string(index=False, **numbers)
         return "\n".join([title, "", table, "", *notes]).rstrip()
     if format == "md":
-        lines = frame.to_csv(sep="\t", index=False, **numbers).replace("|", "\\|").splitlines()
+        plain = frame.to_csv(sep="\t", index=False, quoting=csv.QUOTE_NONE, **numbers)
+        lines = plain.replace("|", "\\|").splitlines()
         lines.insert(1, "\t".join(["---"] * frame.shape[1]))
         table = "\n".join("| " + line.replace("\t", " | ") + " |" for line in lines)
         return "\n\n".join([title, table, *notes])
@@ -175,8 +177,8 @@ def notes_of(rows: pd.DataFrame) -> list[str]:
     reasons = rows[rows.reason != ""].drop_duplicates("run")  # longer texts have no loss either
     notes = rows.assign(note=rows.note.str.split("; ")).explode("note")
     notes = notes[notes.note != ""].drop_duplicates(["run", "note"])
-    if rows.run.nunique() > 1:  # a note on one run alone is printed below its own table
-        notes = notes[notes.duplicated("note", keep=False)]
+    if rows.run.nunique() > 1:  # of each run another: it is printed below the run's own table
+        notes = notes[~notes.note.str.contains("minus float32 is")]
     notes = pd.concat([reasons.assign(note=reasons.reason), notes])
     lines = []
     for note, labels in notes.groupby("note", sort=False).label.unique().items():

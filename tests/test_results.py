@@ -614,6 +614,9 @@ def test_a_doubt_is_of_all_that_was_tested_whatever_is_shown():
             re.findall("does not show.*", tables(rows, names=x)) for x in ([], ["fixed_targets"])
         )
         assert whole == part and bool(whole) == is_doubted
+    undefined = frame(result("rope", loss=lambda n: None if n == L else 1.4))
+    assert "there is no loss at L, or none at L/2" in tables(undefined)
+    assert "L/2 was not tested" in tables(rows[rows.length != L // 2])
 
 
 def test_markdown_and_latex_are_whole_tables():
@@ -640,11 +643,13 @@ def test_a_table_in_latex_gives_paired_differences_to_the_first_scheme():
     assert f"% at N = 512 rope | nope is higher than alibi by {difference:.4f} ±" in tex
 
 
-def test_a_note_of_one_run_is_left_out_where_several_are_shown():
+def test_notes_name_their_runs_and_checks_in_float32_stand_below_a_run_alone():
     rows = seeds()
     first = rows.run == rows.run.iloc[0]
-    assert "near" not in tables(rows.assign(note=np.where(first, "near", "")))
-    assert "alibi: near" in tables(rows.assign(note=np.where(rows.label == "alibi", "near", "")))
+    check = "fixed_targets at 512, 8 windows: bfloat16 minus float32 is +0.00010 nats"
+    noted = rows.assign(note=np.where(first, f"near; {check}", ""))
+    assert "alibi: near" in tables(noted) and "minus float32" not in tables(noted)
+    assert "near" in tables(noted[first]) and "minus float32" in tables(noted[first])
 
 
 def test_a_table_in_latex_has_means_and_intervals():
@@ -691,6 +696,13 @@ def test_labels_of_the_users_own(tmp_path):
     }.items():
         with pytest.raises(UserError, match=re.escape(words)):
             records.rename(rows, labels)
+
+
+def test_a_label_in_markdown_is_as_it_was_typed():
+    rows = frame(result("rope"), result("alibi"))
+    label = 'rope, longrope(file="x.json")'
+    rows["label"] = rows.label.replace("rope", label)
+    assert f"| {label} |" in tables(rows, "md")
 
 
 def test_csv_is_the_measured_rows():
@@ -967,7 +979,8 @@ def test_the_settings_of_runs_as_they_were_used(out, capsys, monkeypatch):
     assert lines["learning_rate"] == ["0.003", "0.01"]
     assert lines["optimizer"] == ["adamw", "normuon"]
     assert lines["warmup_iters"] == ["15"] and lines["parameters"] == ["1,000"]
-    assert lines["tokens"] == ["trained", "5,000"] and "lr_decay_iters" not in text
+    assert lines["tokens"] == ["trained", "5,000"]
+    assert lines["min_lr"] == ["0.00015", "0.0005"] and lines["lr_decay_iters"] == ["60"]
     tex = run_report(capsys, monkeypatch, "out/a", "out/b", "--show=settings", "--format=tex")
     assert tex.count("tabular") == 2 and "n\\_layer & 4 &  \\\\" in tex
     (out / "out/b/config.json").unlink()

@@ -413,6 +413,34 @@ def test_a_file_of_extend_is_read_where_it_was_named_and_copied_into_the_run():
     assert Path("tuned/files/f.json").read_text(encoding="utf-8") == factors
 
 
+def test_an_edited_file_of_an_option_is_another_run():
+    def write(first):
+        Path("f.json").write_text(json.dumps({"long_factor": [first, 2, 3, 4]}))
+
+    words = ["--pos=rope", "--extend=longrope(file='f.json')", "--out_dir=run"]
+    write(1.5)
+    assert run(*words) == 0
+    write(2.5)
+    with pytest.raises(UserError, match="holds another run .f.json, which defines its scheme, has"):
+        run(*words)
+    write(1.5)
+    assert run(*words) == 0  # prints its table
+    Path("f.json").unlink()  # the run has a copy
+    assert run(*words) == 0
+
+
+def test_two_files_of_one_name_are_refused():
+    """Their copies in the run's folder would be one."""
+    for folder, first in (("a", 1.5), ("b", 2.5)):
+        Path(folder).mkdir()
+        content = json.dumps({"long_factor": [first, 2, 3, 4]})
+        Path(folder, "f.json").write_text(content)
+    extend = "--extend=longrope(file='a/f.json') | longrope(file='b/f.json')"
+    with pytest.raises(UserError, match="two files are called f.json: rename one of them"):
+        run("--pos=rope", extend, "--n_layer=2", "--out_dir=run")
+    assert not Path("run").exists()
+
+
 def test_a_fine_tune_on_other_tokens_is_refused_before_a_folder_is_made():
     run("--out_dir=run")
     with pytest.raises(UserError, match="char has another tokenizer than tiny, which run was"):
