@@ -505,7 +505,7 @@ class GPT(nn.Module):
             losses.append(checkpoint(losses_of, *block, use_reentrant=False))
         return torch.cat(losses).view_as(targets)
 
-    def answers(self, idx: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def losses_and_hits(self, idx: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """For each target that is not -1: its loss in nats, and whether it is the likeliest token.
 
         idx and targets are (B, T). Returns (K,) and (K,) for the K such targets, row by row.

@@ -308,7 +308,7 @@ def build(
         cls = catalogue.find(mention.name, "extend" if shape.extends else "pos")
         options = read_options(cls, mention, shape.first_length)
         per_layer = options.pop("per_layer")
-        for layer in place(mention, cls, per_layer, expression, n_layer, shape.extends):
+        for layer in layers_of(mention, cls, expression, n_layer, shape.extends):
             key = f"{mention.number}_{mention.name}"  # one piece for all layers
             if per_layer:
                 key += f"_layer{layer}"
@@ -348,7 +348,7 @@ def read_options(cls, mention, first_length):
     return options
 
 
-def place(mention, cls, per_layer, expression, n_layer, extends):
+def layers_of(mention, cls, expression, n_layer, extends):
     """The layers in which a mention acts; UserError if its class cannot act so."""
     name = mention.name
     layers = [n for n in range(n_layer) if mention in mentions_in(expression.pattern, n)]
@@ -604,7 +604,7 @@ class Scheme(nn.Module):
         """The piece that changes position ids, if there is one."""
         return first_with(self.pieces.values(), "ids")
 
-    def reach(self, layer: int) -> int:
+    def mixed_before(self, layer: int) -> int:
         """How many tokens back a layer mixes, at all its places together; for the first layer,
         those of the embedding too.
         """
@@ -632,7 +632,7 @@ class Scheme(nn.Module):
         for p in [*self.pieces.values(), *self.extensions.values()]:
             if p.features or p.score or p.mask and not p.by_distance:
                 return 0
-        before = sum(window - 1 + self.reach(layer) for layer in range(len(self.layers)))
+        before = sum(window - 1 + self.mixed_before(layer) for layer in range(len(self.layers)))
         return max(0, length - n_queries - before)
 
     def check_length(self, total: int) -> None:
@@ -739,7 +739,7 @@ class Scheme(nn.Module):
             prepared = {keys: prepare(plan) for keys, plan in plans.items()}
             layers = [prepared[keys] for keys in self.plan_keys]
             # what is mixed after attention needs rows before those of the queries
-            n_queries += self.reach(len(layers) - 1)
+            n_queries += self.mixed_before(len(layers) - 1)
             if n_queries < new:
                 last = slice_queries(plans[self.plan_keys[-1]], new - n_queries, new)
                 layers[-1] = prepare(last)
@@ -827,15 +827,15 @@ class Scheme(nn.Module):
     def describe(self) -> str:
         """Which pieces act in which layers, with their options, in a line or two of text."""
         n_layer = len(self.layers)
-        layers_of = {}  # {"rope + logn": ["0", "2"], "nope": ["1", "3"]}
+        by_schemes = {}  # {"rope + logn": ["0", "2"], "nope": ["1", "3"]}
         for layer in range(n_layer):
             mentions = mentions_in(self.expression.pattern, layer)
             schemes = " + ".join(mention.text for mention in mentions)
-            layers_of.setdefault(schemes, []).append(str(layer))
-        if len(layers_of) == 1:
+            by_schemes.setdefault(schemes, []).append(str(layer))
+        if len(by_schemes) == 1:
             text = f"all {n_layer} layers: {schemes}"  # the only ones
         else:
-            lines = [f"{', '.join(layers)}: {schemes}" for schemes, layers in layers_of.items()]
+            lines = [f"{', '.join(layers)}: {schemes}" for schemes, layers in by_schemes.items()]
             text = f"layers {'; '.join(lines)}"
         if self.ids_piece and "positions" not in self.depends_on:
             text += f"; nothing reads the positions of {scheme_name(self.ids_piece)}"

@@ -90,7 +90,7 @@ def evenly(n_places: int, count: int) -> np.ndarray:
     return (2 * np.arange(count) + 1) * n_places // (2 * count)
 
 
-LEAST = 400  # answers needed in a bin of distances
+LEAST_ANSWERS = 400  # answers needed in a bin of distances
 OF_ORDER = 2**15  # in the files: added to the distance of order questions
 OF_BYTE = 2**16 - 1  # in the files: in place of a distance at a byte of a corpus
 # kinds of scored tokens: answers to the two kinds of questions, and bytes of a corpus
@@ -132,7 +132,7 @@ def write_texts(
 
 def inputs_of(corpus: Corpus, split: str) -> int:
     """The inputs of a text of this split; of validation texts that differ, of the trained sizes."""
-    if "rows" in corpus.meta:
+    if corpus.has_sizes:
         return corpus.meta["rows"]["inputs"]
     return corpus.meta["questions"]["trained" if split == "train" else "longest"]
 
@@ -150,7 +150,7 @@ def check_rows(corpus: Corpus, block_size: int, documents: str) -> None:
     if corpus.is_text:
         return
     inputs = inputs_of(corpus, "train")
-    if "rows" in corpus.meta and block_size != inputs:
+    if corpus.has_sizes and block_size != inputs:
         raise UserError(
             f"the texts of {corpus.name} have {inputs} inputs: set --block_size={inputs}"
         )
@@ -244,7 +244,7 @@ def padding(corpus: Corpus, length: int) -> float:
     return 1 - n_inputs / (length * chunk_starts(corpus, "train", length).size)
 
 
-def unread(corpus: Corpus, seed: int, first: int, inputs: int) -> Pair:
+def unread_texts(corpus: Corpus, seed: int, first: int, inputs: int) -> Pair:
     """The UNREAD training texts after the first `first` of the first epoch, as in `batch`.
 
     A run with `inputs` inputs that has read `first` texts has seen none of them. UserError if too
@@ -268,7 +268,7 @@ def validation(corpus: Corpus, length: int, count: int, documents: str = "cross"
         starts = evenly(len(corpus.val) - length, count)
     else:
         starts = chunk_starts(corpus, "val", length)[:, 0]
-        if "rows" in corpus.meta:
+        if corpus.has_sizes:
             meta = corpus.meta["rows"]
             n_texts = sum(n for size, n, _ in meta["sizes"] if size <= meta["trained"])
             starts = starts[:n_texts]
@@ -307,7 +307,7 @@ def chunks(
     if corpus.is_text:
         return tokens, np.ones_like(tokens)
     scored = getattr(corpus, f"{split}_answers")[places].astype(np.int64)
-    if "questions" in corpus.meta:
+    if corpus.has_questions:
         question = np.arange(-1, length)  # the index of the question, at its answer
         scored[(scored % OF_ORDER > question) & (scored < OF_BYTE)] = 0
     return tokens, scored

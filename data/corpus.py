@@ -109,6 +109,16 @@ class Corpus:
         """Whether every token is scored: no texts with answers, no questions."""
         return self.train_answers is None
 
+    @property
+    def has_sizes(self) -> bool:
+        """Whether it is of texts with answers, tested by their size: meta["rows"] has them."""
+        return "rows" in self.meta
+
+    @property
+    def has_questions(self) -> bool:
+        """Whether there are questions in its text: meta["questions"] has their kinds."""
+        return "questions" in self.meta
+
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of this corpus; UserError if GPT-2's vocabulary cannot be loaded."""

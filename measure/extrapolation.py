@@ -89,9 +89,9 @@ def extrapolation(
     corpus = tester.corpus
     started = time.perf_counter()
     tester.model.eval()
-    if "rows" in corpus.meta:
+    if corpus.has_sizes:
         measured = answer_records(tester, about, lengths)
-    elif "questions" in corpus.meta:
+    elif corpus.has_questions:
         measured = question_records(tester, about, lengths, windows)
     else:
         measured = text_records(tester, about, lengths, windows, of_text(names))

@@ -19,7 +19,7 @@ from data.batches import evenly
 from data.corpus import Corpus
 from measure import predictor
 
-MAX_WINDOWS = 64  # places of fixed_targets by default
+DEFAULT_WINDOWS = 64  # places of fixed_targets by default
 NUM_CHUNKS = 16  # of the text in nonoverlapping
 CHUNK_SIZE = 4096  # inputs of a chunk, at most
 MAX_SCORED = 32  # targets at a place of fixed_targets
@@ -42,12 +42,12 @@ class Places:
     max_length: int  # the longest test length of fixed_targets, in inputs
     candidates: int
     ends: np.ndarray  # (windows,) offset of each place's last target, in van der Corput's order
-    scored: int  # targets at a place
+    n_scored: int  # targets at a place
     tokens: int  # in the split
     across_documents: bool  # whether the windows run across the starts of documents
 
 
-def find_places(corpus: Corpus, windows: int = MAX_WINDOWS) -> Places:
+def find_places(corpus: Corpus, windows: int = DEFAULT_WINDOWS) -> Places:
     """The first `windows` places of a corpus, in van der Corput's order.
 
     They depend on its validation split alone. They are chosen among the targets that have
@@ -97,7 +97,7 @@ class Window:
 
     ends: np.ndarray  # (blocks,) offset of the last target in each block
     length: int
-    scored: int
+    n_scored: int
 
 
 def fixed_targets(places: Places, length: int) -> list[Window]:
@@ -116,11 +116,11 @@ def fixed_targets(places: Places, length: int) -> list[Window]:
             f"the validation text of {places.corpus} has only {places.candidates} places for "
             f"{len(places.ends)} windows: lower eval_windows, or add text"
         )
-    per_window = min(places.scored, max(1, length // 2))  # targets of a window
+    per_window = min(places.n_scored, max(1, length // 2))  # targets of a window
     windows = []
     # `after` targets of the place come after this window; the first window may score fewer
-    for after in reversed(range(0, places.scored, per_window)):
-        scored = min(per_window, places.scored - after)
+    for after in reversed(range(0, places.n_scored, per_window)):
+        scored = min(per_window, places.n_scored - after)
         windows.append(Window(places.ends - after, length, scored))
     return windows
 
@@ -147,7 +147,7 @@ def nonoverlapping(places: Places, length: int) -> list[Window]:
 
 def targets_in(windows: list[Window]) -> np.ndarray:
     """The offsets of all scored targets in the split, (blocks, targets)."""
-    parts = [window.ends[:, None] + np.arange(1 - window.scored, 1) for window in windows]
+    parts = [window.ends[:, None] + np.arange(1 - window.n_scored, 1) for window in windows]
     return np.concatenate(parts, axis=1)
 
 
@@ -158,7 +158,7 @@ def key_targets(corpus: Corpus, places: Places) -> np.ndarray:
     # the predictor's weights are fitted on as many other places
     others = find_places(corpus, 2 * len(places.ends)).ends[len(places.ends) :]
     lengths = [predictor.NEAR, places.max_length]
-    near, far = predictor.known_losses(corpus, places.ends, others, places.scored, lengths)
+    near, far = predictor.known_losses(corpus, places.ends, others, places.n_scored, lengths)
     return predictor.are_key(near, far)
 
 
@@ -180,7 +180,7 @@ class Protocol:
     limits_keys: bool = False  # to i - j < L, from a query at i
     in_places: bool = True  # its blocks are the places; else their number is always the same
     targets: str = ""  # at every length the same, also those of other protocols with this word
-    answers: Literal["", "distance", "text"] = ""  # are counted by distance, or by whole text
+    counted_by: Literal["", "distance", "text"] = ""  # of answers: their distance, or whole texts
     over_seeds: bool = False  # its loss is compared over seeds, and drawn
     # of the table of a run: its columns, each with a line that explains it, or ""; {n} is the
     # number of targets
@@ -231,9 +231,9 @@ PROTOCOLS = (
         },
     ),
     Protocol("image", in_places=False, over_seeds=True, columns={"image": ""}),
-    Protocol("recall", answers="distance"),
-    Protocol("needles", answers="distance"),
-    Protocol("exact_match", answers="text"),
+    Protocol("recall", counted_by="distance"),
+    Protocol("needles", counted_by="distance"),
+    Protocol("exact_match", counted_by="text"),
 )
 
 

@@ -9,13 +9,13 @@ from common.errors import UserError
 from data.batches import (
     BYTE,
     CONTENT,
-    LEAST,
+    LEAST_ANSWERS,
     ORDER,
     targets_of,
     tested_chunks,
     tested_sizes,
     texts_of,
-    unread,
+    unread_texts,
 )
 from data.corpus import Corpus
 from measure.protocols import find_protocol, tested_lengths
@@ -34,10 +34,10 @@ def fill_size(tester: Tester, record: Record) -> None:
     tokens, distances = texts_of(corpus, record.length)  # (texts, T + 1) each
     targets = targets_of(corpus, tokens, distances)  # (texts, T)
     started = time.perf_counter()
-    nats, right = tester.answers(tokens, targets)
+    nats, right = tester.losses_and_hits(tokens, targets)
     record.tokens_per_s = round(targets.size / (time.perf_counter() - started), 1)
     fill_answers(record, nats, distances)
-    if record.nats is None or not find_protocol(record.protocol).answers:
+    if record.nats is None or not find_protocol(record.protocol).counted_by:
         return
     meta = corpus.meta["rows"]
     counted = count_answers(right, distances, meta["chance"])
@@ -106,14 +106,14 @@ def count_answers(right: np.ndarray, distances: np.ndarray, chance: float) -> di
 def distance_bins(asked: np.ndarray) -> list[int]:
     """The edges of bins of half an octave, 1, 2, 3, 4, 6, 8, 12, 16, 23 ... of these distances.
 
-    Neighbours are joined, from near to far, until each bin has LEAST of them.
+    Neighbours are joined, from near to far, until each bin has LEAST_ANSWERS of them.
     """
     octaves = np.arange(0, int(asked.max()).bit_length() + 1, 0.5)
     # less a little, because a power of two may come out a little too large
     edges = np.unique(np.ceil(2**octaves - 1e-9).astype(np.int64))
     joined = [1]
     for edge in edges[1:].tolist():
-        if np.sum((asked >= joined[-1]) & (asked < edge)) >= LEAST:
+        if np.sum((asked >= joined[-1]) & (asked < edge)) >= LEAST_ANSWERS:
             joined.append(edge)
     if len(joined) > 1:
         joined.pop()
@@ -144,7 +144,7 @@ def question_records(
             yield record
             continue
         started = time.perf_counter()
-        nats, right = tester.answers(tokens, targets_of(corpus, tokens, kind))
+        nats, right = tester.losses_and_hits(tokens, targets_of(corpus, tokens, kind))
         speed = round(kind[:, 1:].size / (time.perf_counter() - started), 1)
         record.tokens_per_s = speed
         record.attention = tester.model.path_of(length)
@@ -185,13 +185,13 @@ def answer_records(tester: Tester, about: Result, lengths: Sequence[int]) -> Ite
 
 def unread_loss(tester: Tester, length: int, seed: int, rows_read: int) -> float:
     """The mean loss of the answers in training texts that a run has not read, plus that of the text
-    around them, if there is any. For the texts see `data.batches.unread`.
+    around them, if there is any. For the texts see `data.batches.unread_texts`.
     """
-    inputs, targets = unread(tester.corpus, seed, rows_read, length)  # (texts, T) each
+    inputs, targets = unread_texts(tester.corpus, seed, rows_read, length)  # (texts, T) each
     tokens = np.pad(inputs, ((0, 0), (0, 1)))  # the last one is not read
-    nats, _ = tester.answers(tokens, targets)
+    nats, _ = tester.losses_and_hits(tokens, targets)
     nats = nats[:, 1:]
-    if "questions" not in tester.corpus.meta:
+    if not tester.corpus.has_questions:
         return float(nats[targets >= 0].mean())
     text = nats[(targets >= 0) & (targets < BYTES)]  # there is none around questions in noise
     return float(text.sum() / max(1, text.size) + nats[targets >= BYTES].mean())

@@ -11,7 +11,6 @@ from common import device
 from common.processes import ALONE, Processes
 from data.corpus import Corpus
 from measure.protocols import (
-    MAX_WINDOWS,
     Places,
     Window,
     fixed_targets,
@@ -22,7 +21,8 @@ from scheme import scheme_digests
 from tables.records import Record, Result
 from tables.statistics import standard_error
 
-BATCH_TOKENS = 16384  # inputs of one forward pass
+BATCH_TOKENS = 16384  # inputs of one forward pass, and
+MAX_BATCH = 64  # texts
 SEED = 1337  # of the order of inputs that are shuffled
 
 
@@ -64,16 +64,16 @@ class Tester:
         processes = self.processes
         parts = []  # the nats of each window, (blocks, scored)
         for window in windows:
-            nats = np.zeros((len(window.ends), window.scored))
-            size = min(MAX_WINDOWS, floor_power_of_two(max(1, BATCH_TOKENS // window.length)))
+            nats = np.zeros((len(window.ends), window.n_scored))
+            size = min(MAX_BATCH, floor_power_of_two(max(1, BATCH_TOKENS // window.length)))
             for first in range(size * processes.rank, len(nats), size * processes.size):
                 batch = slice(first, first + size)  # of B blocks; offsets (B, length + 1)
                 offsets = window.ends[batch, None] + np.arange(-window.length, 1)
                 if in_place is not None:
-                    far = offsets[:, : max(0, window.length + 1 - window.scored - in_place)]
+                    far = offsets[:, : max(0, window.length + 1 - window.n_scored - in_place)]
                     np.random.default_rng(SEED).permuted(far, axis=1, out=far)
                 tokens = self.tokens_at(offsets)
-                targets = tokens[:, -window.scored :]
+                targets = tokens[:, -window.n_scored :]
                 with device.autocast(self.compute):
                     losses = self.model.losses(tokens[:, :-1], targets, window=window_size)
                 nats[batch] = losses.cpu().double().numpy()
@@ -87,7 +87,9 @@ class Tester:
         return self.nats(fixed_targets(places, length), in_place=in_place).mean(axis=1)
 
     @torch.no_grad()
-    def answers(self, tokens: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def losses_and_hits(
+        self, tokens: np.ndarray, targets: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Nats of the targets that are not -1, and 1 where one is the likeliest token; 0 elsewhere.
 
         `tokens` and what is returned are (texts, T + 1), `targets` those of the inputs, (texts, T).
@@ -102,7 +104,7 @@ class Tester:
             idx = self.begin(tokens[batch, :-1])
             asked = torch.from_numpy(targets[batch]).to(self.compute.device)
             with device.autocast(self.compute):
-                losses, hits = self.model.answers(idx, asked)
+                losses, hits = self.model.losses_and_hits(idx, asked)
             # a target is the token after its input
             nats[batch, 1:][is_scored[batch]] = losses.cpu().double().numpy()
             right[batch, 1:][is_scored[batch]] = hits.cpu().double().numpy()

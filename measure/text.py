@@ -10,7 +10,6 @@ from common.errors import UserError
 from data.corpus import Corpus
 from measure import protocols
 from measure.protocols import (
-    MAX_WINDOWS,
     Places,
     Protocol,
     find_places,
@@ -24,6 +23,7 @@ from tables.records import Record, Result
 
 MAX_PLACES = 65536  # from which those for tuning are taken
 MIN_CHOSEN = 100  # fewer chosen targets than this are not measured
+TUNING_WINDOWS = 64  # at most, of a tuning loss
 CHECK_WINDOWS = 8  # windows that are also tested in float32
 
 
@@ -157,8 +157,8 @@ def tuning_places(corpus: Corpus, length: int, windows: int) -> Places:
     for protocol in of_text():
         is_tested[targets_in(protocol.windows(places, length))] = True
     ends = find_places(corpus, MAX_PLACES).ends[windows:]
-    targets = ends[:, None] + np.arange(1 - places.scored, 1)  # (places, scored)
-    ends = ends[~is_tested[targets].any(axis=1)][:MAX_WINDOWS]
+    targets = ends[:, None] + np.arange(1 - places.n_scored, 1)  # (places, scored)
+    ends = ends[~is_tested[targets].any(axis=1)][:TUNING_WINDOWS]
     if len(np.unique(ends)) < 8:
         raise UserError(f"{corpus.name} has too little validation text to choose by: add text")
     return replace(places, ends=ends)

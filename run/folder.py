@@ -21,13 +21,15 @@ from common.device import Compute
 from common.errors import UserError
 from common.files import read_json, sha256, write_json
 from configurable import RESULT, TrainSettings, setting_values, to_argv
-from data.batches import padding
+from data.batches import padding, tested_sizes
 from data.corpus import Corpus, load_corpus
+from measure import protocols
+from measure.protocols import tested_lengths
 from model import GPT
 from run.checkpoint import RESTORE, checkpoint_paths, load_checkpoint, step_of
 from run.huggingface import is_huggingface
 from scheme import OWN_FILE, ROOT, Scheme, is_builtin, parse, scheme_digests, scheme_files
-from tables.records import Result, has_every_test, load_result
+from tables.records import Result, load_result
 
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 # what trains a model, beside the files that define its schemes
@@ -193,6 +195,28 @@ def new_config(
         "parameters": model.parameter_count,
         "run_id": uuid.uuid4().hex,
     }
+
+
+def has_every_test(result: Result, corpus: Corpus, s: TrainSettings) -> bool:
+    """Whether a result has what the settings of its run ask for: a test after the last step, by
+    every protocol of its corpus at every length, on as many windows.
+    """
+    windows = {}  # of the newest record of each protocol and length, which tables show
+    for record in result.records:
+        if (record.step, record.dataset, record.extend) == (s.max_iters, s.dataset, s.extend):
+            windows[record.protocol, record.length] = record.windows
+    if corpus.has_sizes:
+        sizes = {size for size, _, _ in tested_sizes(corpus, s.eval_lengths)}
+        return sizes <= {length for _, length in windows}
+    asked = protocols.of_text()
+    if corpus.has_questions:
+        asked = [protocols.find_protocol("recall")]
+    for protocol in asked:
+        for length in tested_lengths(s.block_size, s.eval_lengths):
+            found = windows.get((protocol.name, length))
+            if found is None or (protocol.in_places and found != s.eval_windows):
+                return False
+    return True
 
 
 # ---- what is in a folder

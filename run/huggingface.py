@@ -34,12 +34,12 @@ from run.positions import NO_MODEL, ORIGINAL, ROPE_TYPES, TABLE, Positions, patt
 from scheme import Catalogue, options_of, parse
 
 # The families whose weights can be imported: see families.toml
-FAMILIES = {}
+IMPORTS = {}
 for kind, lines in TABLE["imports"].items():
-    FAMILIES[kind] = family = dict(FAMILIES.get(lines.get("like"), {}))
+    IMPORTS[kind] = family = dict(IMPORTS.get(lines.get("like"), {}))
     for key, value in lines.items():
         family[key] = family.get(key, {}) | value if isinstance(value, dict) else value
-LAYER_TYPES = ("full_attention", "sliding_attention")
+IMPORTED_LAYERS = ("full_attention", "sliding_attention")
 
 
 # ---- settings
@@ -70,9 +70,9 @@ def read_settings(config, bias):
     UserError for what is not computed here.
     """
     kind = config.get("model_type")
-    if kind not in FAMILIES:
-        raise UserError(f"it is of type {kind}; known are {', '.join(FAMILIES)}")
-    family = FAMILIES[kind]
+    if kind not in IMPORTS:
+        raise UserError(f"it is of type {kind}; known are {', '.join(IMPORTS)}")
+    family = IMPORTS[kind]
     found = Positions(config)
     for key in found.ignored:
         print(f"note: nothing reads {key} in config.json", file=sys.stderr)
@@ -85,7 +85,7 @@ def read_settings(config, bias):
     refused = [f"{key}={theirs[key]}" for key in fixed if theirs[key] != fixed[key]]
     if config.get("slow_but_exact") and config.get("pretraining_tp", 1) > 1:
         refused.append("slow_but_exact")  # leaves out biases, in bloom
-    refused += {f"layers of {name}" for name in found.types if name not in LAYER_TYPES}
+    refused += {f"layers of {name}" for name in found.types if name not in IMPORTED_LAYERS}
 
     ours = dict(family["ours"])
     for name, keys in family["settings"].items():
@@ -118,7 +118,7 @@ def write_settings(config):
         kind = "llama"  # the only one of the three with biases in each layer
     if config.norm == "layernorm":
         kind = {"learned": "gpt2", "alibi": "bloom"}.get(scheme, "gpt_neox")
-    family = FAMILIES[kind]
+    family = IMPORTS[kind]
     theirs = {
         "model_type": kind,
         "architectures": [family["class"]],
@@ -172,7 +172,7 @@ def their_weights(model, kind):
     What is written into a view is written into our model. Where heads are apart in theirs, the view
     has more dimensions than their shape.
     """
-    family = FAMILIES[kind]
+    family = IMPORTS[kind]
     for name, x in model.named_parameters():
         layer, module, suffix = re.fullmatch(r"(?:h\.(\d+)\.)?(.+)\.(\w+)", name).groups()
         suffix = suffix.replace("table", "weight")  # of learned positions
@@ -247,7 +247,7 @@ def load_model(name: str | Path) -> GPT:
     except (SafetensorError, *NO_MODEL) as error:
         raise UserError(f"{name} cannot be read here: {error!s:.300}") from error
 
-    family = FAMILIES[kind]
+    family = IMPORTS[kind]
     head_name = f"{family['weights']['lm_head']}.weight"
     prefix = family["layers"].partition(".")[0] + "."
     if not any(key.startswith(prefix) for key in weights):  # saved without the head's class

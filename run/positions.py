@@ -71,7 +71,7 @@ for formula in ROPE_TYPES.values():
     KNOWN.update(formula["options"].values(), formula["also"])
 
 
-def unread(values, read):
+def unread_keys(values, read):
     """The keys of a config.json that look as if they are about positions, and are not in `read`."""
     keys = []
     for key, value in values.items():
@@ -164,9 +164,9 @@ class Positions:
         read = {*self.names.values(), *lengths, rules["width_key"], "qk_nope_head_dim"}
         # a key of another family that says the same
         read.update(ours for ours, value in self.read.items() if values.get(ours) == value)
-        self.ignored += unread(values, read)
+        self.ignored += unread_keys(values, read)
         if values is not config:
-            self.ignored += [f"{key} beside text_config" for key in unread(config, lengths)]
+            self.ignored += [f"{key} beside text_config" for key in unread_keys(config, lengths)]
         # a key counts once, in however many layers it was met
         self.ignored = list(dict.fromkeys(self.ignored))
         self.notes = list(dict.fromkeys(self.notes))

@@ -45,8 +45,8 @@ def lower_bound(right: int, count: int) -> float:
 
 
 def has_answers(rows: pd.DataFrame, counted: Container[str] = ("distance", "text")) -> pd.Series:
-    """Which records are of protocols with answers that are counted so: see `Protocol.answers`."""
-    return rows.protocol.isin([p.name for p in protocols.PROTOCOLS if p.answers in counted])
+    """Which records are of protocols whose answers are counted so: see `Protocol.counted_by`."""
+    return rows.protocol.isin([p.name for p in protocols.PROTOCOLS if p.counted_by in counted])
 
 
 def answered(rows: pd.DataFrame) -> pd.DataFrame:

@@ -18,10 +18,7 @@ from pydantic import TypeAdapter
 from common.errors import UserError
 from common.files import read_json, replace_file, write_json
 from configurable import RESULT, TrainSettings, setting_values
-from data.batches import tested_sizes
-from data.corpus import Corpus
 from measure import protocols
-from measure.protocols import tested_lengths
 
 LONGEST_LABEL = 60  # letters, with the settings that differ; a folder replaces more of them
 Number = float | None  # None: there is none
@@ -110,12 +107,12 @@ def read_result(content: dict) -> Result:
     """The Result in a JSON object, without what older versions wrote besides. ValueError, TypeError
     or KeyError if there is none.
     """
-    content = renamed(content)
-    content["records"] = [renamed(record) for record in content["records"]]
+    content = with_current_names(content)
+    content["records"] = [with_current_names(record) for record in content["records"]]
     return TypeAdapter(Result).validate_python(content)
 
 
-def renamed(content: dict) -> dict:
+def with_current_names(content: dict) -> dict:
     """A JSON object with the names that fields have today, and without nulls: the defaults."""
     return {OLD_NAMES.get(k, k): value for k, value in content.items() if value is not None}
 
@@ -150,28 +147,6 @@ def update_result(folder: str | Path, new: Result) -> Result:
     content["rows"] = content.pop("records")  # as the file has always called them
     write_json(path, content)
     return new
-
-
-def has_every_test(result: Result, corpus: Corpus, s: TrainSettings) -> bool:
-    """Whether a result has what the settings of its run ask for: a test after the last step, by
-    every protocol of its corpus at every length, on as many windows.
-    """
-    windows = {}  # of the newest record of each protocol and length, which tables show
-    for record in result.records:
-        if (record.step, record.dataset, record.extend) == (s.max_iters, s.dataset, s.extend):
-            windows[record.protocol, record.length] = record.windows
-    if "rows" in corpus.meta:
-        sizes = {size for size, _, _ in tested_sizes(corpus, s.eval_lengths)}
-        return sizes <= {length for _, length in windows}
-    asked = protocols.of_text()
-    if "questions" in corpus.meta:
-        asked = [protocols.find_protocol("recall")]
-    for protocol in asked:
-        for length in tested_lengths(s.block_size, s.eval_lengths):
-            found = windows.get((protocol.name, length))
-            if found is None or (protocol.in_places and found != s.eval_windows):
-                return False
-    return True
 
 
 # ---- the frame

@@ -181,12 +181,7 @@ def verdict(schemes: pd.DataFrame) -> list[str]:
         row = known.loc[known.length.idxmax()]
         side = "lower" if row.difference < 0 else "higher"
         line = f"at N = {row.length} {label} is {side} than {first} by "
-        line += f"{abs(row.difference):.4f} ± {row.error:.4f}"
-        if 0 < abs(row.difference) <= row.error:
-            line += f", which is not decided: most of that ± is over {halving(row)}"
-        if row.shared < 3:
-            line += f" (of these runs; seeds: {row.shared:.0f})"
-        lines.append(line)
+        lines.append(line + in_words(row, f": most of that ± is over {halving(row)}"))
     return lines
 
 
@@ -212,13 +207,18 @@ def rises(rows: pd.DataFrame, protocol: str) -> list[str]:
             lines.append(f"{label} diverges in a test of {n}")
         elif not math.isnan(row.error):  # nan: one block, or no seed has both
             verb = "rises" if row.difference >= 0 else "falls"
-            line = f"{label} {verb} from L to {n} by {abs(row.difference):.4f} ± {row.error:.4f}"
-            if 0 < abs(row.difference) <= row.error:
-                line += ", which is not decided"
-            if row.shared < 3:
-                line += f" (of these runs; seeds: {row.shared:.0f})"
-            lines.append(line)
+            lines.append(f"{label} {verb} from L to {n} by {in_words(row)}")
     return lines
+
+
+def in_words(row: pd.Series, why: str = "") -> str:
+    """The difference of a line of `over_seeds` with its ±, and `why` it is not decided, if so."""
+    text = f"{abs(row.difference):.4f} ± {row.error:.4f}"
+    if 0 < abs(row.difference) <= row.error:
+        text += f", which is not decided{why}"
+    if row.shared < 3:
+        text += f" (of these runs; seeds: {row.shared:.0f})"
+    return text
 
 
 def halving(row: pd.Series) -> str:

@@ -144,7 +144,7 @@ def test_places_are_targets_with_the_reach_before_them(documents, long, monkeypa
     assert places.max_length == reach_by_hand(taken)
     assert places.ends.tolist() == ends_by_hand(taken)
     assert places.candidates == len(good_ends(taken, places.max_length))
-    assert places.scored == min(32, places.max_length // 4)
+    assert places.n_scored == min(32, places.max_length // 4)
 
 
 def test_places_depend_on_the_split_alone_and_the_first_64_of_256_are_the_64():
@@ -448,7 +448,7 @@ class Planted:
             return seen[-1][1]
         return seen[t % len(seen)][1]  # a count: all are as frequent
 
-    def answers(self, idx, targets):
+    def losses_and_hits(self, idx, targets):
         first, end = self.kinds["first"], self.kinds["end"]
         hits = []
         for row, wanted in zip(idx.tolist(), targets.tolist(), strict=True):
@@ -593,7 +593,7 @@ def test_rows_with_answers_are_rows_of_a_result(tmp_path, monkeypatch):
     monkeypatch.setattr(tasks, "TEST_TEXTS", 5)
     tasks.prepare(tmp_path / "copy")
     model = Known(limit=100)
-    model.answers = lambda idx, targets: torch.ones(2, int((targets >= 0).sum()))
+    model.losses_and_hits = lambda idx, targets: torch.ones(2, int((targets >= 0).sum()))
     model.pos.factor = lambda total: total / 64
     tester = evaluate.Tester(model, load_corpus("copy", tmp_path))
     found = extrapolation(tester, run_at(64), (), 64).records

@@ -20,7 +20,7 @@ from data.corpus import load_corpus, write_corpus
 from measure import protocols
 from model import GPT, Cache
 from run import huggingface
-from run.huggingface import FAMILIES, load_model, save_model
+from run.huggingface import IMPORTS, load_model, save_model
 from run.load import load_run, open_model
 
 transformers = pytest.importorskip("transformers")
@@ -231,7 +231,7 @@ def test_a_model_of_ours_has_the_same_logits_there_and_comes_back(family, number
 
 
 def test_every_family_is_tested():
-    assert {name.split()[0] for name in THEIRS} == FAMILIES.keys()
+    assert {name.split()[0] for name in THEIRS} == IMPORTS.keys()
 
 
 REFUSED_HERE = [
@@ -555,8 +555,8 @@ def test_a_model_whose_tokenizer_adds_a_first_token_is_measured_with_it(tmp_path
                 x = torch.tensor(corpus.val[end - L : end + 1].astype(int))
                 idx = torch.cat([torch.tensor([first]), x[1:-1]]) if asked else x[:-1]
                 with torch.no_grad():
-                    logits = theirs(idx[None]).logits[0, -window.scored :].log_softmax(-1)
-                losses += (-logits.gather(1, x[-window.scored :, None])).ravel().tolist()
+                    logits = theirs(idx[None]).logits[0, -window.n_scored :].log_softmax(-1)
+                losses += (-logits.gather(1, x[-window.n_scored :, None])).ravel().tolist()
         assert row.nats == pytest.approx(np.mean(losses), abs=1e-4)
     assert len({*nats.values()}) == 2 and nats[True][1:] != nats[False][1:]
 

@@ -54,7 +54,7 @@ def test_a_windowed_test_leaves_out_only_what_no_target_depends_on(pos, own):
         reach = 3 * 2 if pos != "embedding" else 2
     else:
         gpt = small(pos)
-        reach = sum(map(gpt.pos.reach, range(3)))
+        reach = sum(map(gpt.pos.mixed_before, range(3)))
     idx = tokens(2, 120)
     whole = gpt.losses(idx, idx, window=5)[:, -4:]
     few = gpt.losses(idx, idx[:, -4:], window=5)

@@ -202,7 +202,7 @@ def test_losses_and_answers_are_those_of_the_logits():
     losses = gpt.losses(idx, targets)
     assert (losses[0, :4] == 0).all()
     torch.testing.assert_close(losses.sum() / (targets >= 0).sum(), loss)
-    nats, correct = gpt.answers(idx, targets)
+    nats, correct = gpt.losses_and_hits(idx, targets)
     torch.testing.assert_close(nats, losses[targets >= 0])
     assert torch.equal(correct, (logits.argmax(-1) == targets)[targets >= 0])
     windowed = gpt.losses(idx, targets, window=4)

@@ -25,10 +25,10 @@ zoo/_taps.py | test_schemes | paper and canon
 - return rows[0] + sum(w * x for w, x in zip(self.w[place], rows, strict=True))
 + return rows[0] + sum(w * x for w, x in zip(self.w[place], rows[::-1], strict=True))
 scheme.py | test_mix | leaves_out
-- n_queries += self.reach(len(layers) - 1)
+- n_queries += self.mixed_before(len(layers) - 1)
 + n_queries += 0
 scheme.py | test_mix | leaves_out
-- before = sum(window - 1 + self.reach(layer) for layer in range(len(self.layers)))
+- before = sum(window - 1 + self.mixed_before(layer) for layer in range(len(self.layers)))
 + before = len(self.layers) * (window - 1)
 model.py | test_mix | uneven
 - cache.recent[layer, place] = x[:, x.shape[1] - past :].clone()

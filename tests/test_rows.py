@@ -325,7 +325,7 @@ class Reader:
     def __init__(self, read):
         self.read = read
 
-    def answers(self, idx, targets):
+    def losses_and_hits(self, idx, targets):
         said = torch.tensor([self.read(row) for row in idx.tolist()])
         scored = targets >= 0
         return torch.zeros(int(scored.sum())), (said == targets)[scored]
@@ -497,10 +497,10 @@ def test_an_epoch_reads_each_row_once_and_only_answers_are_targets(folder, name)
     resumed = batches.batch(corpus, length, 5, n + 100, n - 100)
     assert (resumed[0] == inputs[100:]).all() and (resumed[1] == targets[100:]).all()
     last = n - batches.UNREAD
-    unread = batches.unread(corpus, 5, last, length)
+    unread = batches.unread_texts(corpus, 5, last, length)
     assert (unread[0] == batches.batch(corpus, length, 5, last, 512)[0]).all()
     with pytest.raises(UserError, match=f"^{last + 1} of the .* are read by then"):
-        batches.unread(corpus, 5, last + 1, length)
+        batches.unread_texts(corpus, 5, last + 1, length)
 
 
 def test_validation_texts_are_those_of_trained_sizes(folder):

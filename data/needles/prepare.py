@@ -46,7 +46,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from common.errors import UserError, run_program
-from data.batches import LEAST, Pair, write_texts
+from data.batches import LEAST_ANSWERS, Pair, write_texts
 from data.corpus import OF_TOKENS, Corpus, load_corpus, new_folder, new_parser
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"  # of keys; values have capitals, which are rare in text
@@ -59,7 +59,7 @@ FILLER = (
 )
 TRAIN_TEXTS = 65536
 DEPTHS = 8  # bins of the length
-VALUES = LEAST  # validation answers at each depth
+VALUES = LEAST_ANSWERS  # validation answers at each depth
 LEAST_FRACTION = 0.05  # of the training texts have needles
 TIMES = 6  # validation texts have 1, 2, 4 ... 32 times the training length
 TRIES = 3000  # to hit a depth that may be out of reach
