@@ -150,7 +150,7 @@ def make_cells(schemes: list[str], typed: dict) -> list[Cell]:
     shared = {f.name: getattr(settings, f.name) for f in fields(TrainSettings)}
     shared = TrainSettings(**shared | {"out_dir": ""})  # that of the comparison
     # the same for all schemes
-    fixed = ["dataset", "seed", "init_from", "out_dir", "pos_file", "dtype"]
+    fixed = ["dataset", "seed", "init_from", "out_dir", "pos_file", "dtype", "eval_windows"]
     if settings.learning_rates:
         fixed.append("learning_rate")
         if settings.learning_rate:

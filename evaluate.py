@@ -149,6 +149,8 @@ def check_seeds(runs: list[Run]) -> None:
     """Raise UserError unless the runs differ in their seeds and in nothing else."""
     first = setting_values(runs[0].settings, *RESULT)
     for run in runs:
+        if run.config.get("source_model") != runs[0].config.get("source_model"):
+            raise UserError(f"{run.folder} and {runs[0].folder} started from different models")
         for name, value in setting_values(run.settings, *RESULT).items():
             if name not in ("seed", "init_from") and value != first[name]:
                 raise UserError(

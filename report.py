@@ -29,6 +29,7 @@ from common.errors import UserError, run_program
 from common.files import read_json
 from configurable import RESULT, ReportSettings, configure, setting_values
 from run.folder import SavedSettings, read_config
+from run.huggingface import is_huggingface
 from run.log import logged
 from tables import records, statistics, tables
 from tables.figures import plot_rows, plot_training
@@ -48,7 +49,8 @@ def list_runs(folders: list[Path], settings: ReportSettings) -> str:
     for folder in folders:
         line = {"folder": str(folder)}
         try:
-            if (folder / "config.json").exists():  # a Hugging Face model has none
+            is_run = (folder / "config.json").exists() and not is_huggingface(str(folder))
+            if is_run:
                 s = read_config(folder)["settings"]
                 line |= {"corpus": s["dataset"], "L": s["block_size"], "pos": s["pos"]}
                 steps = logged(folder) or [{"step": 0}]

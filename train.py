@@ -165,6 +165,9 @@ def start_run(
 
     if folder.is_new:
         folder.config = new_config(s, model, compute, corpus, train_lengths, processes.size)
+        if source:
+            folder.config["source_sha256"] = source.digest
+            folder.config["source_model"] = load.model_digest(source)
     share = crossing(batches.document_edges(corpus, "train"), s.block_size)
     if corpus.is_text and share:
         padding = folder.config.get("padding", 0)  # older runs have none
@@ -431,7 +434,8 @@ def main() -> None:
     device.set_up_cpu()
     source = open_source(TrainSettings(**typed))
     s = final_settings(typed, source)
-    folder = RunFolder.open(s)
+    source_sha256 = source.digest if source else ""
+    folder = RunFolder.open(s, source_sha256)
     dtype = folder.kept_dtype(s.dtype)
     compute = device.pick(s.device, dtype, s.batch_size * s.block_size, s.n_embd)
     with init_processes(s.backend, compute) as processes, errors_named(s.pos_file):
@@ -445,7 +449,7 @@ def main() -> None:
         if processes.is_master and result is None and folder.path.exists():
             waited = lock_folder(folder.path, s.wait)
         if processes.highest(int(waited)):
-            folder = RunFolder.open(s)
+            folder = RunFolder.open(s, source_sha256)
             result = folder.finished_result()
             dtype = folder.kept_dtype(s.dtype)
             compute = device.pick(s.device, dtype, s.batch_size * s.block_size, s.n_embd)

@@ -179,7 +179,7 @@ class Protocol:
     chosen: Callable[[Corpus, Places], np.ndarray] | None = None  # a bool for each target
     limits_keys: bool = False  # to i - j < L, from a query at i
     in_places: bool = True  # its blocks are the places; else their number is always the same
-    targets: str = ""  # at every length the same, also those of other protocols with this word
+    same_targets: bool = False  # at every length
     counted_by: Literal["", "distance", "text"] = ""  # of answers: their distance, or whole texts
     over_seeds: bool = False  # its loss is compared over seeds, and drawn
     # of the table of a run: its columns, each with a line that explains it, or ""; {n} is the
@@ -191,7 +191,7 @@ PROTOCOLS = (
     Protocol(
         "fixed_targets",
         fixed_targets,
-        targets="places",
+        same_targets=True,
         over_seeds=True,
         columns={
             "fixed_targets": "",
@@ -204,7 +204,7 @@ PROTOCOLS = (
     Protocol(
         "key_targets",
         chosen=key_targets,
-        targets="key",
+        same_targets=True,
         columns={
             "key_targets": "key_targets: the {n:.0f} of fixed_targets that far context makes "
             "predictable"
@@ -214,7 +214,7 @@ PROTOCOLS = (
         "windowed",
         fixed_targets,
         limits_keys=True,
-        targets="places",
+        same_targets=True,
         columns={
             "windowed": "windowed: fixed_targets where a layer sees the last L keys, and what is "
             "mixed into them, as by canon"
@@ -250,7 +250,10 @@ def of_text(names: Sequence[str] = ()) -> list[Protocol]:
     known = {protocol.name: protocol for protocol in PROTOCOLS if protocol.windows}
     for name in names:
         if name not in known:
-            raise UserError(f"protocols: {name!r:.60} is none of {', '.join(known)}")
+            raise UserError(
+                f"protocols: {name!r:.60} is none of {', '.join(known)} (key_targets come with "
+                "fixed_targets)"
+            )
     return [known[name] for name in names or known]
 
 

@@ -237,18 +237,20 @@ def named_files(s: TrainSettings) -> dict[str, Path]:
 
 @dataclass
 class RunFolder:
-    """A run folder, and the settings that ask for its run: None where the run is only read.
+    """A run folder, and the settings that ask for its run: None where the run is only read. Of a
+    fine-tune, `source_sha256` is the digest of the weights that it would start from now.
 
     Each file is read when it is first asked for, and once. UserError if it is damaged.
     """
 
     path: Path
     settings: TrainSettings | None = None
+    source_sha256: str = ""
 
     @classmethod
-    def open(cls, s: TrainSettings) -> "RunFolder":
+    def open(cls, s: TrainSettings, source_sha256: str = "") -> "RunFolder":
         """The folder of the run of these settings; it need not exist."""
-        return cls(run_folder(s), s)
+        return cls(run_folder(s), s, source_sha256)
 
     @cached_property
     def is_new(self) -> bool:
@@ -338,6 +340,9 @@ class RunFolder:
             other = saved[name]
             if value != other:
                 changes.append(f"{name}: {other!r:.60} in the folder, {value!r:.60} asked for")
+        source = config.get("source_sha256")  # older fine-tunes do not say
+        if self.source_sha256 and source and source != self.source_sha256:
+            changes.append(f"the weights of {s.init_from} have changed since")
         if not changes and config["corpus_sha256"] != corpus_digests(load_corpus(s.dataset)):
             changes.append(f"the corpus {s.dataset} has changed since")
         return changes

@@ -1,6 +1,7 @@
 """Runs that are loaded: from a folder, or from a model of Hugging Face."""
 
 import hashlib
+import json
 import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -213,6 +214,21 @@ def run_corpus(run: Run, dataset: str = "") -> Corpus:
 # ---- a run to train
 
 
+def model_digest(run: Run) -> str:
+    """16 digits that are the same for all seeds of a model, others for other settings, steps or
+    texts; of a Hugging Face model those of its weights.
+    """
+    config = run.config
+    if "corpus_sha256" not in config:  # a Hugging Face model
+        return run.digest
+    about = kept_settings(run.settings)
+    del about["seed"], about["init_from"]
+    about["step"] = run.step
+    for key in ("corpus_sha256", "files_sha256", "source_model"):
+        about[key] = config.get(key)
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
+
+
 def training_corpus(settings: TrainSettings) -> Corpus:
     """The corpus to train on; UserError, before anything is computed, if it is too short."""
     corpus = load_corpus(settings.dataset)
@@ -250,4 +266,5 @@ def describe_run(run: Run) -> Result:
         parameters=run.model.parameter_count,
         planned_before=run.config.get("max_iters_before") if s.follows_max_iters else None,
         train_sha256=run.config.get("corpus_sha256", {}).get("train", "")[:16],
+        source_model=run.config.get("source_model", ""),
     )

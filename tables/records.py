@@ -98,6 +98,7 @@ class Result:
     parameters: Count = None
     planned_before: Count = None  # steps, before max_iters was raised, which changed the schedule
     train_sha256: str = ""  # the first digits of that of the training tokens
+    source_model: str = ""  # of a fine-tune, what it started from: see run.load.model_digest
     unit: str = ""  # of a token of the corpus: byte, char or token
     seconds: Number = None  # that the last test took
     records: list[Record] = field(default_factory=list)  # the oldest first
@@ -164,6 +165,7 @@ def load_rows(folders: str | Path | Iterable[str | Path]) -> pd.DataFrame:
     frames = []
     runs = []
     compared = set()  # the runs of comparisons
+    labels = {}  # of their models
     for path in map(Path, folders):
         table = path / "rows.csv.xz" if path.is_dir() else path
         if table.exists():
@@ -171,12 +173,16 @@ def load_rows(folders: str | Path | Iterable[str | Path]) -> pd.DataFrame:
             frame = frame[~frame.run.isin(compared)]
             frames.append(frame.assign(source=str(path)))
             compared.update(frame.run)
+            if "settings_sha256" in frame:  # older tables lack it
+                plain = frame[frame.extend.isna()].drop_duplicates("label")
+                for row in plain.itertuples():
+                    labels.setdefault((row.pos, row.settings_sha256), row.label)
         else:
             inside = sorted(file.parent for file in path.rglob("extrapolation.json"))
             runs += inside or [path]  # load_result says what is missing in it
     results = {str(run): load_result(run) for run in runs if str(run) not in compared}
     if results:
-        frames.append(rows_of(results))
+        frames.append(rows_of(results, labels))
     return complete(pd.concat(frames, ignore_index=True))
 
 
@@ -213,8 +219,11 @@ def read_rows(path: Path) -> pd.DataFrame:
         raise UserError(f"{path} is damaged, no table of rows: {error!r:.80}") from None
 
 
-def rows_of(results: Mapping[str, Result]) -> pd.DataFrame:
-    """The records of results, {run folder: result}, as one frame: a row for each.
+def rows_of(
+    results: Mapping[str, Result], labels: Mapping[tuple[str, str], str] | None = None
+) -> pd.DataFrame:
+    """The records of results, {run folder: result}, as one frame: a row for each. `labels` are
+    those of models that have one, by their pos and settings_sha256.
 
     Columns: `run` (the folder), `label`, the fields of Result, a column for each setting that
     differs among the runs, `settings_sha256` of all but the seed, and the fields of Record.
@@ -225,17 +234,23 @@ def rows_of(results: Mapping[str, Result]) -> pd.DataFrame:
     """
     # a column for each run; a setting that is newer than the run had its default
     defaults = setting_values(TrainSettings(), *RESULT)
-    settings = {run: defaults | r.settings for run, r in results.items()}
+    settings = {}
+    for run, result in results.items():
+        settings[run] = defaults | result.settings
+        if result.source_model:  # the same for all seeds, whose folders have other names
+            settings[run]["init_from"] = result.source_model
     settings = pd.DataFrame(settings, dtype=object)
-    # runs that go on from seeds of one model, by the names of their folders, are seeds of one too
-    settings.loc["init_from"] = settings.loc["init_from"].replace(r"-s\d+(?=-|$)", "", regex=True)
     # these have columns of their own; the digests in scheme_files tell two pos_files apart
     settings = settings.drop(["pos", "extend", "seed", "pos_file"], errors="ignore")
     settings_that_differ = settings[settings.map(str).nunique(axis="columns") > 1]
     rows = []
     first_runs = {}  # by the scheme and settings
+    sources = {}  # the folder that the first fine-tune of a model names
     for run, result in results.items():
         changed = settings_that_differ[run].to_dict()
+        if "init_from" in changed:
+            name = result.settings.get("init_from", "auto")
+            changed["init_from"] = sources.setdefault(changed["init_from"], name)
         about = {"run": run, "trained_on": result.settings["dataset"]} | changed | vars(result)
         about["trained_extend"] = about.pop("extend")
         del about["settings"], about["records"]
@@ -244,16 +259,29 @@ def rows_of(results: Mapping[str, Result]) -> pd.DataFrame:
         scheme = " ".join([result.pos, *(f"{name}={x}" for name, x in changed.items())])
         if changed and len(scheme) > LONGEST_LABEL:
             scheme = f"{result.pos} ({first_runs.setdefault(scheme, run)})"  # for all seeds
+        scheme = (labels or {}).get((result.pos, about["settings_sha256"]), scheme)
         for record in result.records:
             label = scheme
-            if record.extend:
-                label += f", {record.extend}"
+            extend = record.extend
+            if extend and extend == result.extend and not has_own_files(record, result):
+                extend += " of other files"  # not as it was trained
+            if extend:
+                label += f", {extend}"
             if result.planned_before:
                 label += f" (planned for {result.planned_before} steps)"
             if record.step is not None and record.step < result.max_iters:
                 label += f" (unfinished: step {record.step} of {result.max_iters})"
-            rows.append(about | vars(record) | {"label": label})
+            rows.append(about | vars(record) | {"label": label, "extend": extend})
     return complete(pd.DataFrame(rows))
+
+
+def has_own_files(record: Record, result: Result) -> bool:
+    """Whether a record was measured with the files that the run was trained with, such as the
+    factors of longrope; older ones do not say.
+    """
+    own = dict(name.split(":") for name in result.scheme_files.split())
+    digests = record.files_sha256 or {}
+    return all(digests[name].startswith(own[name]) for name in digests.keys() & own.keys())
 
 
 def complete(rows: pd.DataFrame) -> pd.DataFrame:
@@ -319,12 +347,11 @@ def select(rows: pd.DataFrame, dataset: str = "", extend: str | None = None) -> 
     shown = shown[shown.checkpoint == shown.groupby("run").checkpoint.transform("last")]
 
     # those with the targets of the newest test at L, of protocols that have these at every length
-    words = {protocol.name: protocol.targets for protocol in protocols.PROTOCOLS}
-    word = shown.protocol.map(words).fillna("")  # protocols with one word share their targets
+    same = [protocol.name for protocol in protocols.PROTOCOLS if protocol.same_targets]
     targets = shown.split_sha256 + shown.targets
     at_L = targets.where(shown.length == shown.block_size)
-    newest = at_L.groupby([shown.run, word]).transform("last")
-    shown = shown[(word == "") | (shown.targets == "") | (targets == newest)]
+    newest = at_L.groupby([shown.run, shown.protocol]).transform("last")
+    shown = shown[~shown.protocol.isin(same) | (shown.targets == "") | (targets == newest)]
 
     # the newest answer to a question
     shown = shown.drop_duplicates(["run", "extend", "protocol", "length"], keep="last")

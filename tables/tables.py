@@ -108,7 +108,7 @@ def tables(
     if rows.empty:
         return shown[0]
     title = f"{where}; nats per {rows.unit.iloc[0]}"
-    notes = notes_of(rows)
+    notes = [*notes_of(rows), *sizes_of(rows)]
     runs = rows.groupby(["label", "seed"], sort=False)
     schemes = over_seeds(rows[rows.length.isin(lengths)], names)
     one_seed = len(runs) == rows.label.nunique()
@@ -185,6 +185,20 @@ def notes_of(rows: pd.DataFrame) -> list[str]:
         lines.append(f"{', '.join(labels)}: {note}")
     if rows.dtype[rows.dtype != ""].nunique() > 1:
         lines.append("rows of different number formats are compared")
+    return lines
+
+
+def sizes_of(rows: pd.DataFrame) -> list[str]:
+    """What to know where labels are compared that differ in size or in what they were trained on:
+    by a tenth, since schemes have parameters of their own.
+    """
+    lines = []
+    named = {"parameters": "parameters", "tokens_trained": "tokens trained on"}
+    for column, words in named.items():
+        sizes = rows.groupby("label", sort=False)[column].first()
+        if sizes.max() > 1.1 * sizes.min():
+            each = "; ".join(f"{label} {size:,.0f}" for label, size in sizes.items())
+            lines.append(f"{words} differ: {each}")
     return lines
 
 

@@ -42,7 +42,8 @@ def test_what_fits_a_scheme_is_found():
 
 def test_runs_must_be_seeds_of_one_model():
     def run(**settings):
-        return SimpleNamespace(folder=Path("out/x"), settings=TrainSettings(**settings))
+        settings = TrainSettings(**settings)
+        return SimpleNamespace(folder=Path("out/x"), settings=settings, config={})
 
     evaluate.check_seeds([run(seed=1), run(seed=2, out_dir="y")])
     with pytest.raises(UserError, match="n_embd"):

@@ -31,7 +31,7 @@ MINE = Protocol(
     first_places,
     limits_keys=True,
     in_places=False,
-    targets="four",
+    same_targets=True,
     over_seeds=True,
     columns={"mine": "mine: {n:.0f} targets of four places alone"},
 )

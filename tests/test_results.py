@@ -239,14 +239,17 @@ def test_labels_say_what_differs_among_the_runs_and_nothing_else():
     assert list(rows.label.unique()) == ["rope", "mine"]
 
 
-def test_fine_tunes_of_seeds_are_seeds_of_one_model():
-    def tuned(seed, source):
-        return result("rope", seed, settings={"init_from": source})
+def test_fine_tunes_of_seeds_are_seeds_of_one_model_whatever_its_folders_are_called():
+    def tuned(seed, source, model):
+        one = result("rope", seed, settings={"init_from": source})
+        return replace(one, source_model=model)
 
-    one, two = "out/rope-stdlib-L128-s1-0a1b2c", "out/rope-stdlib-L128-s2-0a1b2c"
-    assert set(frame(tuned(1, one), tuned(2, two)).label) == {"rope"}
-    other = "out/rope-stdlib-L64-s2-0a1b2c"
-    assert frame(tuned(1, one), tuned(2, other)).label.nunique() == 2
+    assert set(frame(tuned(1, "a", "0a"), tuned(2, "b", "0a")).label) == {"rope"}
+    two = frame(tuned(1, "a-s1", "0a"), tuned(2, "a-s2", "0b"))
+    assert list(two.label.unique()) == ["rope init_from=a-s1", "rope init_from=a-s2"]
+    # a folder that was trained on in between
+    again = frame(tuned(1, "a", "0a"), tuned(2, "a", "0b"))
+    assert list(again.label.unique()) == ["rope init_from=a", "rope init_from=a (out/1)"]
 
 
 def test_a_long_list_of_settings_gives_way_to_a_folder():
@@ -918,10 +921,49 @@ def test_rows_are_loaded_once_from_whatever_names_them(out):
         assert list(load_rows(folders).label.unique()) == ["alibi!", "rope!"]
         assert len(load_rows(folders)) == len(rows)
     joined = load_rows(["both", "out/c/"])
-    assert list(joined.label.unique()) == ["alibi!", "rope!", "rope (unfinished: step 2 of 60)"]
+    assert list(joined.label.unique()) == ["alibi!", "rope!", "rope! (unfinished: step 2 of 60)"]
     (out / "out/ablate").mkdir()
     with pytest.raises(UserError, match="an unfinished comparison resumes with its ablate.py"):
         load_rows(["out/a", "out/ablate"])
+
+
+def test_a_run_beside_a_comparison_of_its_model_is_one_of_its_seeds(out):
+    """Whatever else is shown, whose other size would give all runs a longer label."""
+    records.save_rows(load_rows(["out/a", "out/b"]), "both.csv.xz")
+    larger = replace(result("kerple", 1), parameters=9000)
+    larger = replace(larger, settings=larger.settings | {"n_embd": 256})
+    for name, one in {"third": result("rope", 3), "larger": larger}.items():
+        Path("out", name).mkdir()
+        records.update_result(f"out/{name}", one)
+    rows = select(load_rows(["both.csv.xz", "out/third", "out/larger"]))
+    assert set(rows[rows.label == "rope"].seed) == {1, 3}
+    assert list(rows.label.unique()) == ["alibi", "rope", "kerple n_embd=256"]
+    said = "parameters differ: alibi 1,000; rope 1,000; kerple n_embd=256 9,000"
+    assert said in tables(rows) and said not in tables(rows[rows.label != "kerple n_embd=256"])
+
+
+def test_a_test_of_one_protocol_on_more_windows_leaves_the_others(tmp_path):
+    records.update_result(tmp_path, result("rope"))
+    records.update_result(tmp_path, result("rope", windows=128, protocols=("windowed",)))
+    rows = select(load_rows(tmp_path))
+    windows = rows.groupby("protocol").windows.agg(set)
+    assert windows.to_dict() == {"fixed_targets": {64}, "nonoverlapping": {64}, "windowed": {128}}
+    assert statistics.length_table(rows).far.isna().all()  # of two texts there is no difference
+
+
+def test_an_extension_of_edited_files_is_not_that_of_the_training(tmp_path):
+    own = {"posenc.py": "0" * 64, "files/f.json": "1" * 64}
+    scheme_files = "files/f.json:111111 posenc.py:000000"
+    for digests, loss in ((own, flat), (own | {"files/f.json": "2" * 64}, breaks)):
+        one = result("rope", extend="longrope(file='f.json')", loss=loss)
+        one = replace(one, extend="longrope(file='f.json')", scheme_files=scheme_files)
+        one.records[:] = [replace(record, files_sha256=digests) for record in one.records]
+        records.update_result(tmp_path, one)
+    rows = load_rows(tmp_path)
+    trained = select(rows)
+    assert trained.nats.max() < 1.5 and trained.label.nunique() == 1
+    both = select(rows, extend="all")
+    assert both.label.nunique() == 2 and "of other files" in both.label.iloc[-1]
 
 
 def test_a_label_of_two_comparisons_is_told_apart_and_its_seeds_stay_together(

@@ -413,6 +413,24 @@ def test_a_file_of_extend_is_read_where_it_was_named_and_copied_into_the_run():
     assert Path("tuned/files/f.json").read_text(encoding="utf-8") == factors
 
 
+def test_a_fine_tune_knows_the_weights_that_it_started_from():
+    for seed in (1, 2):
+        run(f"--seed={seed}", f"--out_dir=base{seed}")
+        run(f"--seed={seed}", f"--init_from=base{seed}", f"--out_dir=tuned{seed}")
+        run(f"--seed={seed}", f"--init_from=tuned{seed}", f"--out_dir=again{seed}")
+    for name in ("tuned", "again"):
+        assert load_rows([f"{name}1", f"{name}2"]).label.nunique() == 1
+    assert load_rows(["tuned1", "again2"]).label.nunique() == 2
+    run("--seed=2", "--max_iters=10", "--out_dir=base2")  # the base is trained on
+    with pytest.raises(UserError, match="the weights of base2 have changed since"):
+        run("--seed=2", "--init_from=base2", "--out_dir=tuned2")
+    assert run("--seed=2", "--init_from=base2", "--out_dir=tuned2", "--overwrite=True") == 0
+    assert load_rows(["tuned1", "tuned2"]).label.nunique() == 2
+    words = ["tuned1", "tuned2", "--extend=all", "--device=cpu"]
+    with pytest.raises(UserError, match="tuned2 and tuned1 started from different models"):
+        call(evaluate, *words)
+
+
 def test_an_edited_file_of_an_option_is_another_run():
     def write(first):
         Path("f.json").write_text(json.dumps({"long_factor": [first, 2, 3, 4]}))
