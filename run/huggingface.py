@@ -29,7 +29,7 @@ from data import tokenizers
 from data.corpus import Corpus
 from data.download import model_folder
 from model import GPT
-from posenc import Piece
+from posenc import Piece, methods_of
 from run.positions import NO_MODEL, ORIGINAL, ROPE_TYPES, TABLE, Positions, pattern_of
 from scheme import Catalogue, options_of, parse
 
@@ -58,6 +58,8 @@ def in_full(config):
         schemes = []
         for mention in parse(settings[name] or "none").mentions:
             cls = pieces.get(mention.name, Piece)  # a user's own is in no family anyway
+            if [method.name for method in methods_of(cls)] == ["draw"]:
+                continue  # acts in training alone
             options = {key: default for key, (_, default) in options_of(cls).items()}
             schemes.append((mention.name, options | mention.options))
         settings[name] = schemes

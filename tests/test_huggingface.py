@@ -606,6 +606,7 @@ def test_a_name_is_downloaded(monkeypatch, tmp_path):
         (dict(**BLOCK, extend="yarn(factor=4)"), L),
         (dict(**BLOCK, extend="yarn(factor=4, attention_factor=1.25)"), L),
         (dict(**BLOCK, extend="llama3(factor=4)"), L),
+        (dict(**BLOCK, extend="yarn(factor=4) + pose(target=4.0)"), L),  # drawn in training alone
         (dict(**BLOCK, extend="pi(factor=4)"), 4 * L),
         (dict(pos="alibi", embedding_norm=True), 4 * L),
     ],
