@@ -21,7 +21,7 @@ from common.device import is_out_of_memory
 from common.errors import UserError
 from configurable import GPTConfig
 from model import GPT
-from posenc import Piece, Rotary, methods_of
+from posenc import Piece, Rotary, methods_of, scheme_name
 from scheme import Catalogue, mentions_in, parse
 
 NEAR = 1e-4  # how much logits may differ if they are computed in two ways
@@ -103,6 +103,7 @@ def examine(
         advice = "if it defines L positions only, set self.limit = shape.first_length"
         with errors_named(pos_file, f"{config.pos} (in a text of 2 L tokens; {advice})"):
             check_last(model, 2 * length)
+        warnings += untrained_numbers(model, length)
         for mention in expression.mentions:
             if mention in absent:
                 warnings.append(
@@ -145,6 +146,33 @@ def check_names(piece):
         near = difflib.get_close_matches(name, vars(Piece), 1, 0.65)
         if near:
             raise Fault(f"has {name}, which no piece has: did you mean {near[0]}?")
+
+
+def untrained_numbers(model, length):
+    """A warning of each bias by distance that has numbers which texts of 4 L read and texts of L do
+    not, such as the table of t5(max_distance=512) at L = 128.
+    """
+    warnings = {}
+    heads = torch.arange(model.config.n_head)[:, None, None]
+    query = torch.tensor([[4 * length]])
+    for piece in model.pos.pieces.values():
+        if not (piece.bias and piece.by_distance):
+            continue
+        read = []  # the parameters' gradients, where near and where far keys are read
+        for distances in (torch.arange(length), torch.arange(length, 4 * length)):
+            piece.zero_grad()
+            bias = piece.bias(heads, query, query - distances)
+            if bias.requires_grad:
+                bias.sum().backward()
+            read.append([p.grad for p in piece.parameters() if p.grad is not None])
+        count = sum(int(((near == 0) & (far != 0)).sum()) for near, far in zip(*read, strict=True))
+        if count:
+            name = scheme_name(piece)
+            warnings[name] = (
+                f"{count} numbers of {name} are read in texts of 4 L, but never trained: they "
+                "belong to distances of L or more"
+            )
+    return list(warnings.values())
 
 
 def small_model(config, pos_file, folder):

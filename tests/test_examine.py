@@ -1,5 +1,7 @@
 """The examination of schemes: a few faults of each kind, all of the catalogue, and its manners."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,13 @@ def test_a_single_token_that_is_treated_differently_is_found(tmp_path):
     )
     source += "        return x if x.shape[2] == 1 else super().turn(x, tables, is_key)\n"
     assert "must give the same logits with a cache" in sentence_about(source, "lazy", tmp_path)
+
+
+def test_a_table_of_distances_that_training_does_not_reach_is_warned_of():
+    config = GPTConfig(pos="t5(max_distance=512)", **SIZES)
+    [warning] = examine(config)
+    assert re.match("[0-9]+ numbers of t5 are read in texts of 4 L, but never trained", warning)
+    assert examine(replace(config, pos="t5(max_distance=1.0)")) == []
 
 
 def test_a_branch_in_no_layer_is_warned_of():
