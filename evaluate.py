@@ -103,11 +103,11 @@ def evaluate_run(
 @torch.no_grad()
 def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
     """Write a diagnosis of a run's loss into its folder: see measure/diagnose.py."""
-    lock_folder(run.folder)
     model = run.model
     corpus = run_corpus(run, settings.dataset)
     if not corpus.is_text:
         raise UserError(f"{corpus.name} has answers, and only text can be diagnosed")
+    lock_folder(run.folder)
     length = run.settings.block_size
     if settings.extend is not None:
         model.pos.extend(settings.extend)
@@ -148,9 +148,11 @@ def fitting_extensions(scheme: Scheme) -> list[str]:
 def check_seeds(runs: list[Run]) -> None:
     """Raise UserError unless the runs differ in their seeds and in nothing else."""
     first = setting_values(runs[0].settings, *RESULT)
+    sources = {run.config.get("source_model") for run in runs} - {None}  # older runs do not say
+    if len(sources) > 1:
+        folders = ", ".join(str(run.folder) for run in runs)
+        raise UserError(f"{folders} started from different models, not from seeds of one")
     for run in runs:
-        if run.config.get("source_model") != runs[0].config.get("source_model"):
-            raise UserError(f"{run.folder} and {runs[0].folder} started from different models")
         for name, value in setting_values(run.settings, *RESULT).items():
             if name not in ("seed", "init_from") and value != first[name]:
                 raise UserError(

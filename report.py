@@ -20,7 +20,6 @@ fixed_targets: negative where the scheme breaks.
 """
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -49,8 +48,7 @@ def list_runs(folders: list[Path], settings: ReportSettings) -> str:
     for folder in folders:
         line = {"folder": str(folder)}
         try:
-            is_run = (folder / "config.json").exists() and not is_huggingface(str(folder))
-            if is_run:
+            if (folder / "config.json").exists() and not is_huggingface(str(folder)):
                 s = read_config(folder)["settings"]
                 line |= {"corpus": s["dataset"], "L": s["block_size"], "pos": s["pos"]}
                 steps = logged(folder) or [{"step": 0}]
@@ -89,14 +87,12 @@ def used_settings(rows: pd.DataFrame) -> pd.DataFrame:
         if not Path(run.run).is_dir():
             raise UserError(f"there is no run folder {run.run}: --show=settings needs run folders")
         s = SavedSettings(**read_config(run.run)["settings"])
-        s = replace(
-            s,
-            learning_rate=s.highest_lr,
-            warmup_iters=s.warmup,
-            min_lr=float(f"{s.lowest_lr:.6g}"),
-            lr_decay_iters=s.decay_end,
-        )
         used = setting_values(s, *RESULT)
+        used["learning_rate"] = s.highest_lr
+        if s.decay_lr:
+            used["min_lr"] = float(f"{s.lowest_lr:.6g}")
+            used["warmup_iters"] = s.warmup
+            used["lr_decay_iters"] = s.decay_end
         used["parameters"] = f"{run.parameters:,}"
         used["tokens trained"] = f"{run.tokens_trained:,}"
         columns[run.label] = used
@@ -120,11 +116,11 @@ def training_losses(rows: pd.DataFrame) -> pd.DataFrame:
                 "run folders of trained runs"
             )
         frames.append(frame.assign(label=run.label, run=run.run))
-    losses = pd.concat(frames)
-    seeds = losses.groupby("label").run.transform("nunique")
-    places = ["label", "tokens"]
-    in_all = losses.groupby(places).run.transform("nunique") == seeds
-    return losses[in_all].groupby(places, sort=False)[["loss", "val_loss"]].mean()
+    logs = pd.concat(frames)
+    seeds = logs.groupby("label").run.nunique()
+    losses = logs.groupby(["label", "tokens"], sort=False)[["loss", "val_loss"]]
+    in_all = losses.count().eq(seeds, axis="index", level="label")
+    return losses.mean().where(in_all)
 
 
 def main() -> None:

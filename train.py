@@ -434,8 +434,7 @@ def main() -> None:
     device.set_up_cpu()
     source = open_source(TrainSettings(**typed))
     s = final_settings(typed, source)
-    source_sha256 = source.digest if source else ""
-    folder = RunFolder.open(s, source_sha256)
+    folder = RunFolder.open(s, source)
     dtype = folder.kept_dtype(s.dtype)
     compute = device.pick(s.device, dtype, s.batch_size * s.block_size, s.n_embd)
     with init_processes(s.backend, compute) as processes, errors_named(s.pos_file):
@@ -449,7 +448,7 @@ def main() -> None:
         if processes.is_master and result is None and folder.path.exists():
             waited = lock_folder(folder.path, s.wait)
         if processes.highest(int(waited)):
-            folder = RunFolder.open(s, source_sha256)
+            folder = RunFolder.open(s, source)
             result = folder.finished_result()
             dtype = folder.kept_dtype(s.dtype)
             compute = device.pick(s.device, dtype, s.batch_size * s.block_size, s.n_embd)

@@ -108,7 +108,7 @@ class GPT2Tokenizer(Tokenizer):
         try:
             return self.encoding.encode_to_numpy(text, disallowed_special=())
         except ValueError as error:
-            raise UserError(f"tiktoken cannot split the text into words ({error!s:.160})") from None
+            raise UserError(f"tiktoken cannot read the text ({error!s:.160})") from None
 
 
 class FileTokenizer(Tokenizer):

@@ -13,6 +13,7 @@ import uuid
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
@@ -24,7 +25,6 @@ from configurable import RESULT, TrainSettings, setting_values, to_argv
 from data.batches import padding, tested_sizes
 from data.corpus import Corpus, load_corpus
 from measure import protocols
-from measure.protocols import tested_lengths
 from model import GPT
 from run.checkpoint import RESTORE, checkpoint_paths, load_checkpoint, step_of
 from run.huggingface import is_huggingface
@@ -212,7 +212,7 @@ def has_every_test(result: Result, corpus: Corpus, s: TrainSettings) -> bool:
     if corpus.has_questions:
         asked = [protocols.find_protocol("recall")]
     for protocol in asked:
-        for length in tested_lengths(s.block_size, s.eval_lengths):
+        for length in protocols.tested_lengths(s.block_size, s.eval_lengths):
             found = windows.get((protocol.name, length))
             if found is None or (protocol.in_places and found != s.eval_windows):
                 return False
@@ -237,8 +237,10 @@ def named_files(s: TrainSettings) -> dict[str, Path]:
 
 @dataclass
 class RunFolder:
-    """A run folder, and the settings that ask for its run: None where the run is only read. Of a
-    fine-tune, `source_sha256` is the digest of the weights that it would start from now.
+    """A run folder, and the settings that ask for its run: None where the run is only read.
+
+    Of a fine-tune, `source_sha256` is the digest of the weights that it would start from now, and
+    `inherits_files` says that files which options name are copied from there.
 
     Each file is read when it is first asked for, and once. UserError if it is damaged.
     """
@@ -246,11 +248,16 @@ class RunFolder:
     path: Path
     settings: TrainSettings | None = None
     source_sha256: str = ""
+    inherits_files: bool = False
 
     @classmethod
-    def open(cls, s: TrainSettings, source_sha256: str = "") -> "RunFolder":
-        """The folder of the run of these settings; it need not exist."""
-        return cls(run_folder(s), s, source_sha256)
+    def open(cls, s: TrainSettings, source: Any = None) -> "RunFolder":
+        """The folder of the run of these settings, which need not exist; a fine-tune starts from
+        the Run `source`.
+        """
+        if source is None:
+            return cls(run_folder(s), s)
+        return cls(run_folder(s), s, source.digest, s.extend == source.settings.extend)
 
     @cached_property
     def is_new(self) -> bool:
@@ -292,7 +299,9 @@ class RunFolder:
         that file and the modules beside it, and, of a run to train, what its options name.
         """
         changed = []
-        typed = named_files(self.settings) if self.settings else {}
+        typed = {}
+        if self.settings and not self.inherits_files:
+            typed = named_files(self.settings)
         for name, digest in self.config["files_sha256"].items():
             path = self.path / name
             if is_builtin(name):
@@ -367,9 +376,10 @@ class RunFolder:
         for name, value in state.get("settings", {}).items():  # older ones do not have them
             own = self.config["settings"][name]
             if value != own:
+                path = self.path / f"ckpt-{state['step']}-{state['digest']}.pt"
                 raise UserError(
-                    f"{checkpoint_paths(self.path)[0]} is of another run than config.json ({name}: "
-                    f"{value!r:.60}, not {own!r:.60}): bring back the right file"
+                    f"{path} is of another run than config.json ({name}: {value!r:.60}, not "
+                    f"{own!r:.60}): bring back the right file"
                 )
         return state
 

@@ -222,9 +222,13 @@ def model_digest(run: Run) -> str:
     if "corpus_sha256" not in config:  # a Hugging Face model
         return run.digest
     about = kept_settings(run.settings)
-    del about["seed"], about["init_from"]
+    del about["seed"]
+    source = about.pop("init_from")  # whose name differs between seeds
+    about["source"] = config.get("source_model", source)  # older fine-tunes have the name alone
     about["step"] = run.step
-    for key in ("corpus_sha256", "files_sha256", "source_model"):
+    if run.settings.follows_max_iters:
+        about["max_iters"] = run.settings.max_iters
+    for key in ("corpus_sha256", "files_sha256", "max_iters_before"):
         about[key] = config.get(key)
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -174,9 +174,7 @@ def load_rows(folders: str | Path | Iterable[str | Path]) -> pd.DataFrame:
             frames.append(frame.assign(source=str(path)))
             compared.update(frame.run)
             if "settings_sha256" in frame:  # older tables lack it
-                plain = frame[frame.extend.isna()].drop_duplicates("label")
-                for row in plain.itertuples():
-                    labels.setdefault((row.pos, row.settings_sha256), row.label)
+                labels = labels_of(frame) | labels
         else:
             inside = sorted(file.parent for file in path.rglob("extrapolation.json"))
             runs += inside or [path]  # load_result says what is missing in it
@@ -212,18 +210,28 @@ def read_rows(path: Path) -> pd.DataFrame:
     try:
         rows = pd.read_csv(path, float_precision="round_trip", converters=converters)
         # a newer table has the setting `documents`, too
-        old = {name: new for name, new in OLD_NAMES.items() if new not in rows}
-        rows = rows.rename(columns=old)
+        rows = rows.rename(columns={old: x for old, x in OLD_NAMES.items() if x not in rows})
         return rows[rows.seed.notna()].astype({"seed": int, "block_size": int})
     except (ValueError, AttributeError, KeyError, EOFError, lzma.LZMAError) as error:
         raise UserError(f"{path} is damaged, no table of rows: {error!r:.80}") from None
 
 
+def labels_of(rows: pd.DataFrame) -> dict[tuple, str]:
+    """The labels of finished runs in a table, tested as they were trained: by pos, extension and
+    settings_sha256.
+    """
+    rows = rows.fillna({"extend": "", "trained_extend": ""})
+    is_plain = rows.planned_before.isna() & ~(rows.step < rows.max_iters)
+    rows = rows[is_plain & (rows.extend == rows.trained_extend)].drop_duplicates("label")
+    keys = zip(rows.pos, rows.extend, rows.settings_sha256, strict=True)
+    return dict(zip(keys, rows.label, strict=True))
+
+
 def rows_of(
-    results: Mapping[str, Result], labels: Mapping[tuple[str, str], str] | None = None
+    results: Mapping[str, Result], labels: Mapping[tuple, str] | None = None
 ) -> pd.DataFrame:
     """The records of results, {run folder: result}, as one frame: a row for each. `labels` are
-    those of models that have one, by their pos and settings_sha256.
+    those of models that have one: see `labels_of`.
 
     Columns: `run` (the folder), `label`, the fields of Result, a column for each setting that
     differs among the runs, `settings_sha256` of all but the seed, and the fields of Record.
@@ -259,14 +267,16 @@ def rows_of(
         scheme = " ".join([result.pos, *(f"{name}={x}" for name, x in changed.items())])
         if changed and len(scheme) > LONGEST_LABEL:
             scheme = f"{result.pos} ({first_runs.setdefault(scheme, run)})"  # for all seeds
-        scheme = (labels or {}).get((result.pos, about["settings_sha256"]), scheme)
+        known = (labels or {}).get((result.pos, result.extend, about["settings_sha256"]))
         for record in result.records:
-            label = scheme
             extend = record.extend
             if extend and extend == result.extend and not has_own_files(record, result):
                 extend += " of other files"  # not as it was trained
-            if extend:
-                label += f", {extend}"
+            label = f"{scheme}, {extend}" if extend else scheme
+            if known and extend == result.extend:
+                label = known
+            elif result.extend and not extend:
+                label += ", none"
             if result.planned_before:
                 label += f" (planned for {result.planned_before} steps)"
             if record.step is not None and record.step < result.max_iters:
@@ -279,9 +289,9 @@ def has_own_files(record: Record, result: Result) -> bool:
     """Whether a record was measured with the files that the run was trained with, such as the
     factors of longrope; older ones do not say.
     """
-    own = dict(name.split(":") for name in result.scheme_files.split())
-    digests = record.files_sha256 or {}
-    return all(digests[name].startswith(own[name]) for name in digests.keys() & own.keys())
+    own = result.scheme_files
+    digests = {name: x for name, x in (record.files_sha256 or {}).items() if f"{name}:" in own}
+    return all(f"{name}:{digest[:6]}" in own for name, digest in digests.items())
 
 
 def complete(rows: pd.DataFrame) -> pd.DataFrame:

@@ -68,10 +68,10 @@ def doubts(rows: pd.DataFrame) -> str:
     length = rows.block_size.iloc[0]
     table = length_table(rows)
     doubt = f"does not show that it uses more than {length}"
-    half = table.reindex([length // 2]).iloc[0]  # the line of N = L/2, NaN if it was not tested
-    beyond = table[table.index > length]
     if length // 2 not in table.index:
         return f"{doubt}: L/2 was not tested"
+    half = table.loc[length // 2]
+    beyond = table[table.index > length]
     if math.isnan(half.gain):
         return f"{doubt}: there is no loss at L, or none at L/2"
     if beyond.far.isna().all():

@@ -195,10 +195,10 @@ def sizes_of(rows: pd.DataFrame) -> list[str]:
     lines = []
     named = {"parameters": "parameters", "tokens_trained": "tokens trained on"}
     for column, words in named.items():
-        sizes = rows.groupby("label", sort=False)[column].first()
-        if sizes.max() > 1.1 * sizes.min():
-            each = "; ".join(f"{label} {size:,.0f}" for label, size in sizes.items())
-            lines.append(f"{words} differ: {each}")
+        sizes = rows.groupby("label")[column].first().dropna().sort_values()
+        if len(sizes) and sizes.iloc[-1] > 1.1 * sizes.iloc[0]:
+            least, most = (f"{size:,.0f} ({label})" for label, size in sizes.iloc[[0, -1]].items())
+            lines.append(f"{words} differ: from {least} to {most}")
     return lines
 
 

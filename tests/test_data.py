@@ -687,7 +687,9 @@ def test_copies_but_for_white_space_are_all_in_one_split(tmp_path, capsys):
     assert held_out and corpus.tokenizer.decode(corpus.val) == "".join(of_val)
     # of so few that the end of the last one is validation
     (tmp_path / "two.jsonl").write_bytes(lines_of(["a b", "a\nb"]))
-    with pytest.raises(UserError, match="so few documents may be such copies; .*--allow_copies"):
+    with pytest.raises(
+        UserError, match="the last 5 % of the tokens may be of such copies; .*--allow_copies"
+    ):
         text.prepare("two", [str(tmp_path / "two.jsonl")], [], "bytes", tmp_path)
 
 
@@ -742,6 +744,7 @@ BAD_TEXTS = {
     "a.jsonl": (b'{"text": "a"}\n{"txt": 1}', 'line 2, is not JSON with text in the field "text"'),
     "b.jsonl": (b"{", "b.jsonl, line 1, is not JSON"),
     "c.jsonl": (b'{"text": "\\ud800"}\n{"text": null}', "line 1, holds half of a surrogate pair"),
+    "f.jsonl": (b'{"text": false}', 'line 1, is not JSON with text in the field "text"'),
     "e.jsonl": (b'{"text": ["a"]}', 'line 1, is not JSON with text in the field "text"'),
     "d.jsonl.xz": (b"no archive", "d.jsonl.xz cannot be read"),
     "empty.txt": (b"", "no text in it"),
@@ -798,7 +801,7 @@ def test_text_that_tiktoken_cannot_split_is_a_sentence(toy_gpt2, monkeypatch):
 
     tokenizer = tokenizers.GPT2Tokenizer()
     monkeypatch.setattr(tokenizer, "encoding", SimpleNamespace(encode_to_numpy=too_long))
-    with pytest.raises(UserError, match="cannot split the text into words .Max stack size"):
+    with pytest.raises(UserError, match="tiktoken cannot read the text .Max stack size"):
         tokenizer.array("a")
 
 

@@ -938,8 +938,27 @@ def test_a_run_beside_a_comparison_of_its_model_is_one_of_its_seeds(out):
     rows = select(load_rows(["both.csv.xz", "out/third", "out/larger"]))
     assert set(rows[rows.label == "rope"].seed) == {1, 3}
     assert list(rows.label.unique()) == ["alibi", "rope", "kerple n_embd=256"]
-    said = "parameters differ: alibi 1,000; rope 1,000; kerple n_embd=256 9,000"
+    said = "parameters differ: from 1,000 (alibi) to 9,000 (kerple n_embd=256)"
     assert said in tables(rows) and said not in tables(rows[rows.label != "kerple n_embd=256"])
+
+
+def test_labels_of_a_table_are_those_of_finished_runs_as_they_were_trained(out):
+    continued = replace(result("rope", 4), planned_before=20)
+    extended = replace(result("rope", 5, extend="pi(factor=4.0)"), extend="pi(factor=4.0)")
+    for name, one in {"continued": continued, "extended": extended}.items():
+        Path("out", name).mkdir()
+        records.update_result(f"out/{name}", one)
+    rows = load_rows(["out/continued", "out/extended"])
+    assert set(rows.label) == {"rope (planned for 20 steps)", "rope, pi(factor=4.0)"}
+    rows["label"] = rows.label.replace("rope, pi(factor=4.0)", "rope --extend=pi(factor=4)")
+    records.save_rows(rows, "rows.csv.xz")
+    for name, one in {"plain": result("rope", 6), "third": replace(extended, seed=7)}.items():
+        Path("out", name).mkdir()
+        records.update_result(f"out/{name}", one)
+    records.update_result("out/third", replace(extended, seed=7, records=result("rope").records))
+    labels = load_rows(["rows.csv.xz", "out/plain", "out/third"]).groupby("run").label.agg(set)
+    assert labels["out/plain"] == {"rope"}
+    assert labels["out/third"] == {"rope --extend=pi(factor=4)", "rope, none"}
 
 
 def test_a_test_of_one_protocol_on_more_windows_leaves_the_others(tmp_path):
@@ -1025,6 +1044,10 @@ def test_the_settings_of_runs_as_they_were_used(out, capsys, monkeypatch):
     assert lines["min_lr"] == ["0.00015", "0.0005"] and lines["lr_decay_iters"] == ["60"]
     tex = run_report(capsys, monkeypatch, "out/a", "out/b", "--show=settings", "--format=tex")
     assert tex.count("tabular") == 2 and "n\\_layer & 4 &  \\\\" in tex
+    # a constant rate has no end of its decay
+    constant = asdict(TrainSettings(max_iters=0, decay_lr=False))
+    write_json(out / "out/b/config.json", CONFIG | {"settings": constant})
+    assert "lr_decay_iters" not in run_report(capsys, monkeypatch, "out/b", "--show=settings")
     (out / "out/b/config.json").unlink()
     with pytest.raises(UserError, match="out/b/config.json is missing"):
         run_report(capsys, monkeypatch, "out/a", "out/b", "--show=settings")

@@ -427,8 +427,33 @@ def test_a_fine_tune_knows_the_weights_that_it_started_from():
     assert run("--seed=2", "--init_from=base2", "--out_dir=tuned2", "--overwrite=True") == 0
     assert load_rows(["tuned1", "tuned2"]).label.nunique() == 2
     words = ["tuned1", "tuned2", "--extend=all", "--device=cpu"]
-    with pytest.raises(UserError, match="tuned2 and tuned1 started from different models"):
+    with pytest.raises(UserError, match="tuned1, tuned2 started from different models"):
         call(evaluate, *words)
+
+
+def test_bases_of_other_schedules_are_other_models():
+    """Eight steps planned, or four that went on to eight."""
+    run("--seed=1", "--max_iters=4", "--out_dir=base1")
+    run("--seed=1", "--max_iters=8", "--out_dir=base1")
+    run("--seed=2", "--max_iters=8", "--out_dir=base2")
+    run("--seed=3", "--max_iters=8", "--out_dir=base3")
+    for seed in (1, 2, 3):
+        run(f"--seed={seed}", f"--init_from=base{seed}", f"--out_dir=tuned{seed}")
+    labels = load_rows([f"tuned{seed}" for seed in (1, 2, 3)]).groupby("run").label.first()
+    assert labels["tuned2"] == labels["tuned3"] != labels["tuned1"]
+
+
+def test_a_fine_tune_with_an_inherited_file_goes_on_when_that_is_edited():
+    """It has that of the run it starts from; file names may have spaces and colons."""
+    name = "my: f.json"
+    for first in (1.5, 2.5):
+        Path(name).write_text(json.dumps({"long_factor": [first, 2, 3, 4]}))
+        if first == 1.5:
+            run("--pos=rope", f"--extend=longrope(file='{name}')", "--out_dir=run")
+        for _ in range(2):  # the second prints the table
+            assert run("--init_from=run", "--out_dir=tuned") == 0
+    assert read_json(Path("tuned/files", name))["long_factor"][0] == 1.5
+    assert load_rows(["run", "tuned"]).run.nunique() == 2
 
 
 def test_an_edited_file_of_an_option_is_another_run():

@@ -131,7 +131,9 @@ def read_text(raw: bytes, where: str, is_json: bool, left_out: list[str]) -> str
     if not is_json:
         return text
     try:
-        text = json.loads(text)["text"] or ""  # null is no text
+        text = json.loads(text)["text"]
+        if text is None:
+            return ""
         text.encode("utf-8")
     except UnicodeEncodeError:
         left_out.append(f"{where} holds half of a surrogate pair")
@@ -323,7 +325,7 @@ def prepare(
         rule = validation_rule("document", "its text") + "; its copies go with the first"
     else:
         if copies and not allow_copies:
-            raise UserError(f"the last 5 % of so few documents may be such copies; {allow}")
+            raise UserError(f"the last 5 % of the tokens may be of such copies; {allow}")
         cut = max(1, n_tokens // 20)  # tokens of validation that are still to come
         val = []
         for n in reversed(range(len(train))):
