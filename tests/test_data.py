@@ -711,6 +711,11 @@ def test_a_document_that_is_most_of_the_text_is_not_held_out(tmp_path):
     meta = text.prepare("few", [str(tmp_path / "few.jsonl")], [], "bytes", tmp_path)
     tokens = {name: split["tokens"] for name, split in meta["splits"].items()}
     assert tokens["val"] == sum(tokens.values()) // 20
+    letter = next(x for n in range(999) if text.is_validation((x := f"{n}th letter").encode()))
+    (tmp_path / "many.jsonl").write_bytes(lines_of([book, letter, book + " ", *letters]))
+    meta = text.prepare("many", [str(tmp_path / "many.jsonl")], [], "bytes", tmp_path)
+    assert meta["splits"]["val"]["tokens"] == len(letter)  # the copy of the book stays with it
+    assert "the largest are not" in meta["rule"]
 
 
 def test_one_document_gives_its_last_twentieth(tmp_path):

@@ -14,12 +14,13 @@ and so is one that the tokenizer does not give back byte for byte (of a tokenize
 small, say): bits per byte would be those of another text.
 
 Without --val, 5 % of the documents, chosen by the SHA-256 of their text, are held out for
-validation; if these have no token, or more than a fifth of all, the last 5 % of the tokens. Copies,
-also those that differ in white space alone, stay together. A document of --val that is in PATH too
-is refused, unless --allow_copies is given. Then train with --dataset=NAME. A folder of nanoGPT or
-llm.c can be used directly: copy or link it to data/NAME. FOLDER may be a name such as
-HuggingFaceTB/SmolLM-135M, or its tokenizer.json, which is copied to data/NAME; the token after a
-document is eos_token_id of config.json beside it, or eos_token of tokenizer_config.json.
+validation, without the largest where they have more than a fifth of all tokens; if that leaves
+none, the last 5 % of the tokens. Copies, also those that differ in white space alone, stay
+together. A document of --val that is in PATH too is refused, unless --allow_copies is given. Then
+train with --dataset=NAME. A folder of nanoGPT or llm.c can be used directly: copy or link it to
+data/NAME. FOLDER may be a name such as HuggingFaceTB/SmolLM-135M, or its tokenizer.json, which is
+copied to data/NAME; the token after a document is eos_token_id of config.json beside it, or
+eos_token of tokenizer_config.json.
 """
 
 import gzip
@@ -31,6 +32,7 @@ import os
 import shutil
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -284,7 +286,7 @@ def prepare(
         raise UserError(f"{file} is in PATH and --val: what a model has read cannot test it")
     left_out: list[str] = []
     encoder, about = make_tokenizer(tokenizer, folder, files + val_files, left_out)
-    encoded = []  # for each document, whether it is held out, and its tokens
+    encoded = []  # for each document, its letters and its tokens
     sides = {}  # whether a text is held out, by its letters: its copies go with the first
     copies = []
     for text, ids in encode(documents(files, "encoding", left_out), encoder, left_out):
@@ -292,7 +294,7 @@ def prepare(
         if letters in sides:
             copies.append(text[:60])
         sides.setdefault(letters, is_validation(text.encode("utf-8")))
-        encoded.append((sides[letters], ids))
+        encoded.append((letters, ids))
     val = []
     known = []  # what a model has read cannot test it
     for text, ids in encode(documents(val_files, "encoding --val", left_out), encoder, left_out):
@@ -309,8 +311,14 @@ def prepare(
     allow = "what a model has read cannot test it: take them out, or type --allow_copies"
     source = " ".join(paths)
     train = [ids for _, ids in encoded]
-    held_out = [ids for is_held_out, ids in encoded if is_held_out]
     n_tokens = sum(map(len, train))
+    held_out = Counter()  # the tokens of the texts that are held out, with their copies
+    for letters, ids in encoded:
+        if sides[letters]:
+            held_out[letters] += len(ids)
+    while held_out.total() > n_tokens / 5:
+        [(largest, _)] = held_out.most_common(1)
+        del held_out[largest]
     if val_paths:
         if known and not allow_copies:
             raise UserError(
@@ -319,10 +327,12 @@ def prepare(
             )
         source = " ".join([*paths, "--val", *val_paths])
         rule = f"validation is what --val named; {len(known)} of its documents are in train too"
-    elif 0 < sum(map(len, held_out)) <= n_tokens / 5:
-        train = [ids for is_held_out, ids in encoded if not is_held_out]
-        val = held_out
+    elif held_out:
+        train = [ids for letters, ids in encoded if letters not in held_out]
+        val = [ids for letters, ids in encoded if letters in held_out]
         rule = validation_rule("document", "its text") + "; its copies go with the first"
+        if len(held_out) < sum(sides.values()):
+            rule += "; the largest are not, with which validation would be over a fifth"
     else:
         if copies and not allow_copies:
             raise UserError(f"the last 5 % of the tokens may be of such copies; {allow}")
