@@ -9,7 +9,7 @@ from conftest import REPOSITORY
 from scipy import stats
 
 from common.errors import UserError
-from tables import tables
+from tables import reach, tables
 from tables.records import load_rows, save_rows
 from tools import board, orders
 
@@ -153,6 +153,10 @@ def test_the_page_of_small_screens_has_the_tables_of_its_rows():
     convolution = (folder / "convolution.md").read_text(encoding="utf-8")
     places = orders.measure(load_rows(folder / "canon.csv.xz"))
     assert board.show(places, "nope + smear").split("\n\n")[0] in convolution
+    both = pd.concat([small, places])
+    for label in ("alibi + canon", "nope + smear"):
+        for name in orders.TEXTS:
+            assert orders.compare(both, label, "nope + canon", name)[1] in convolution
     for numbers, of_one_seed in ((small, None), (large, small)):
         for other in ("rope", "rope + canon"):
             for name in orders.TEXTS:
@@ -170,6 +174,19 @@ def test_the_page_of_short_questions_has_the_tables_of_its_rows(name, base):
     page = (folder / "short.md").read_text(encoding="utf-8")
     assert board.show(numbers, base).split("\n\n")[0] in page
     assert tables.show("", orders.differences_of(numbers), format="md").strip() in page
+
+
+def test_the_page_of_needles_has_the_table_of_its_rows():
+    folder = REPOSITORY / "results/claims-2026"
+    rows = load_rows(folder / "needles.csv.xz")
+    page = (folder / "needles.md").read_text(encoding="utf-8")
+    table = rows.pivot_table(values="accuracy", index=["label", "seed"], columns="length")
+    for (label, seed), line in table.iterrows():
+        run = rows[(rows.label == label) & (rows.seed == seed)]
+        by_depth = reach.table(reach.answered(run)).xs(1024, level="N").iloc[0].dropna()
+        for shares in (line, by_depth):
+            cells = [label, str(seed), *(f"{share:z.2f}" for share in shares)]
+            assert f"| {' | '.join(cells)} |" in page
 
 
 def test_the_program(rows, tmp_path, monkeypatch, capsys):
@@ -236,6 +253,13 @@ def test_the_page_of_powers_has_the_table_of_its_rows():
         if line.startswith(("| 32 L |", "| content |")):
             assert line in page
     assert orders.compare(numbers, "nope", "nope, power 2", "L")[:2] == (0, "0.000 ± 0.000")
+    for name in ("rope", "windows"):
+        numbers = orders.measure(load_rows(folder / f"logn-{name}.csv.xz"))
+        assert board.show(numbers, name).split("\n\n")[0] in page
+        for power in ("0.5", "1", "2"):
+            better, text, _ = orders.compare(numbers, f"{name}, power {power}", name, "32 L")
+            assert better == (-1 if name == "windows" else 0)  # it harms
+            assert name == "rope" or text in page
 
 
 def test_the_page_of_values_has_the_differences_of_its_rows():
