@@ -120,8 +120,8 @@ def cpu_has_bfloat16() -> bool:
 def measured_rates(tokens: int, width: int) -> dict[str, float]:
     """GFLOP/s of (tokens, width) x (width, 4 width) on this CPU, {dtype: rate}.
 
-    The formats take turns, because another program may take the processor: ten of them, unless one
-    is twice as fast as it need be.
+    The formats take ten turns, because another program may take the processor; two are enough if
+    the choice is clear.
     """
     rates = {"bfloat16": 0.0, "float32": 0.0}
     for turn in range(10):

@@ -103,7 +103,6 @@ def examine(
         advice = "if it defines L positions only, set self.limit = shape.first_length"
         with errors_named(pos_file, f"{config.pos} (in a text of 2 L tokens; {advice})"):
             check_last(model, 2 * length)
-        warnings += untrained_numbers(model, length)
         for mention in expression.mentions:
             if mention in absent:
                 warnings.append(
@@ -113,6 +112,7 @@ def examine(
         try:
             with errors_named(pos_file, f"{config.pos} (longer, or on a GPU)"):
                 check_long(model, 4 * length)
+                warnings += untrained_numbers(model, length)
                 # where tensors have no numbers, as on another device or in compiled code
                 model.to("meta").eval()(torch.zeros(2, 8, dtype=torch.long, device="meta"))
         except UserError as error:

@@ -21,8 +21,8 @@ from scheme import scheme_digests
 from tables.records import Record, Result
 from tables.statistics import standard_error
 
-BATCH_TOKENS = 16384  # inputs of one forward pass, and
-MAX_BATCH = 64  # texts
+BATCH_TOKENS = 16384  # inputs of one forward pass, at most
+MAX_BATCH = 64  # windows of one forward pass, at most
 SEED = 1337  # of the order of inputs that are shuffled
 
 

@@ -162,7 +162,7 @@ def made_by_another_version(folder: str | Path, config: dict) -> UserError:
 
 
 def kept_settings(s: TrainSettings) -> dict:
-    """The settings that change a result, without those that a run may go on with others of."""
+    """The settings that change a result, except those that may differ when a run goes on."""
     values = setting_values(s, *RESULT)
     del values["max_iters"], values["pos_file"]
     return values

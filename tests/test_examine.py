@@ -68,6 +68,18 @@ def test_a_table_of_distances_that_training_does_not_reach_is_warned_of():
     assert examine(replace(config, pos="t5(max_distance=1.0)")) == []
 
 
+def test_a_table_that_ends_is_a_warning_and_no_traceback(tmp_path):
+    source = (
+        "import torch\nfrom posenc import Piece\n\nclass Short(Piece):\n    by_distance = True\n"
+    )
+    source += "    def __init__(self, shape):\n        super().__init__()\n"
+    source += "        self.table = torch.nn.Parameter(torch.randn(2 * shape.first_length))\n\n"
+    source += "    def bias(self, h, i, j):\n        return self.table[i - j] + 0 * h\n"
+    (tmp_path / "mine.py").write_text(source)
+    [warning] = examine(GPTConfig(pos="short", **SIZES), tmp_path / "mine.py")
+    assert warning.startswith("mine.py: short (longer, or on a GPU) fails: ")
+
+
 def test_a_branch_in_no_layer_is_warned_of():
     warnings = examine(GPTConfig(pos="4 * rope | nope + alibi", **SIZES))
     assert warnings[0] == "nope is in no layer: n_layer=4 is too small for the pattern"

@@ -332,7 +332,7 @@ def prepare(
         val = [ids for letters, ids in encoded if letters in held_out]
         rule = validation_rule("document", "its text") + "; its copies go with the first"
         if len(held_out) < sum(sides.values()):
-            rule += "; the largest are not, with which validation would be over a fifth"
+            rule += "; the largest of these are training, or validation would be over a fifth"
     else:
         if copies and not allow_copies:
             raise UserError(f"the last 5 % of the tokens may be of such copies; {allow}")
