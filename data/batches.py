@@ -6,17 +6,15 @@ data/recall, data/tasks, data/needles and data/digits make them. Besides the usu
 train_answers.npy and val_answers.npy: for each token, how far back its answer is, or 0 if it is not
 scored. Training texts all have the same width; validation texts have one width per size.
 
-A target is the token after its input, and is itself the next input. If answers are "copied", as in
-mqar, the target is instead the token that far back from its input, whatever comes next: the model
-never reads the correct answer. The entry "rows" of meta.json has
+A target is the token after its input, and is itself the next input. The entry "rows" of meta.json
+has
 
-    protocol   "recall", "needles", "exact_match" or "image": how the corpus is tested
+    protocol   "needles", "exact_match" or "image": how the corpus is tested
     kind       what is to be learned
     trained    the largest size in training
     inputs     inputs of a training text
     sizes      size, number and width of the validation texts, in the order of the split
     chance     the share that a guess gets right (not of images)
-    copied     true for mqar, see above; left out elsewhere
 
 data/recall makes another kind of texts, in which there may be bytes of a corpus between questions.
 A training or test sequence of any length is a chunk of a text. In the two files OF_ORDER is added
@@ -173,18 +171,11 @@ def texts_of(corpus: Corpus, size: int) -> Pair:
     return tokens, corpus.val_answers[part].reshape(count, width)
 
 
-def targets_of(corpus: Corpus, tokens: np.ndarray, distances: np.ndarray) -> np.ndarray:
-    """The target of each input, -1 if not scored: (n, T + 1) each -> int64 (n, T).
-
-    `distances` gives, for each token, how far back its answer is from the previous input.
+def targets_of(tokens: np.ndarray, scored: np.ndarray) -> np.ndarray:
+    """The target of each input, -1 where the next token is not scored (0 in `scored`): both are
+    (n, T + 1) -> int64 (n, T).
     """
-    tokens = tokens.astype(np.int64)
-    back = distances[:, 1:]
-    targets = tokens[:, 1:]
-    if corpus.meta.get("rows", {}).get("copied"):
-        places = np.arange(back.shape[1]) - back
-        targets = np.take_along_axis(tokens, places, axis=1)
-    return np.where(back > 0, targets, -1)
+    return np.where(scored[:, 1:] > 0, tokens[:, 1:].astype(np.int64), -1)
 
 
 def tested_sizes(corpus: Corpus, eval_lengths: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -284,7 +275,7 @@ def inputs_and_targets(
     The targets are as in `targets_of`.
     """
     tokens, scored = chunks(corpus, split, starts, length, documents)
-    return tokens[:, :-1], targets_of(corpus, tokens, scored)
+    return tokens[:, :-1], targets_of(tokens, scored)
 
 
 def chunks(

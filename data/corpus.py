@@ -44,8 +44,8 @@ from data.tokenizers import HERE, Tokenizer, tokenizer_of
 SPLITS = ("train", "val")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")  # of a corpus
 TASKS = (
-    "addition addition_hints addition_reversed copy flipflop frequent_words induction mqar mqar_64 "
-    "mqar_128 mqar_256 mqar_512 parity reverse sort variable_tracking"
+    "addition addition_hints addition_reversed copy flipflop frequent_words induction parity "
+    "reverse sort variable_tracking"
 ).split()
 COMMANDS = {  # the program that makes each of the project's corpora
     "stdlib": "data/stdlib/prepare.py",

@@ -32,7 +32,7 @@ def fill_size(tester: Tester, record: Record) -> None:
     """Fill in the record of a size: the validation texts of this size, answered."""
     corpus = tester.corpus
     tokens, distances = texts_of(corpus, record.length)  # (texts, T + 1) each
-    targets = targets_of(corpus, tokens, distances)  # (texts, T)
+    targets = targets_of(tokens, distances)  # (texts, T)
     started = time.perf_counter()
     nats, right = tester.losses_and_hits(tokens, targets)
     record.tokens_per_s = round(targets.size / (time.perf_counter() - started), 1)
@@ -144,7 +144,7 @@ def question_records(
             yield record
             continue
         started = time.perf_counter()
-        nats, right = tester.losses_and_hits(tokens, targets_of(corpus, tokens, kind))
+        nats, right = tester.losses_and_hits(tokens, targets_of(tokens, kind))
         speed = round(kind[:, 1:].size / (time.perf_counter() - started), 1)
         record.tokens_per_s = speed
         record.attention = tester.model.path_of(length)

@@ -605,6 +605,23 @@ def test_rows_with_answers_are_rows_of_a_result(tmp_path, monkeypatch):
     assert found[-1].nats is None and found[-1].reason == "the table ends at 100"
 
 
+def test_an_answer_with_one_wrong_token_is_wrong(tmp_path, monkeypatch):
+    monkeypatch.setattr(tasks, "TRAIN_TEXTS", 40)
+    monkeypatch.setattr(tasks, "TEST_TEXTS", 5)
+    tasks.prepare(tmp_path / "copy")
+    model = Known()
+
+    def losses_and_hits(idx, targets):
+        right = torch.ones(int((targets >= 0).sum()))
+        right[1] = 0  # the second token of the first answer
+        return torch.stack([torch.zeros_like(right), right])
+
+    model.losses_and_hits = losses_and_hits
+    tester = evaluate.Tester(model, load_corpus("copy", tmp_path))
+    for row in extrapolation(tester, run_at(64), (), 64).records:
+        assert (row.exact, row.texts, row.accuracy) == (4, 5, 0.8)
+
+
 def test_the_table_of_a_run_has_the_loss_of_key_targets_and_their_number():
     tester = evaluate.Tester(Known(), corpus(DOCUMENTS))
     result = extrapolation(tester, run_at(L), LENGTHS, 64)

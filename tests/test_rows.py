@@ -8,19 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 import data.digits.prepare as digits
 import data.needles.prepare as needles
 import data.recall.prepare as recall
 import data.tasks.prepare as tasks
-import evaluate
 from common.errors import UserError
 from data import batches
 from data import corpus as data
 from data.corpus import OFFLINE, TASKS, load_corpus, new_folder, write_corpus
-from data.tasks import mqar
-from measure.questions import fill_answers, fill_size
+from measure.questions import fill_answers
 from tables import statistics
 from tables.records import Record
 
@@ -45,10 +42,6 @@ def folder(tmp_path_factory):
         recall.prepare(root / "recall", longest=512, trained=128)
         recall.prepare(root / "text_recall", load_corpus("text", root), 512, 128)
         digits.prepare(root / "digits", side=4)
-        patch.setattr(mqar, "TRAIN", [(*sizes, 120) for *sizes, _ in mqar.TRAIN])
-        patch.setattr(mqar, "TEST", [(*sizes, 20) for *sizes, _ in mqar.TEST])
-        patch.setattr(mqar, "TRAIN_TEXTS", 600)
-        patch.setattr(mqar, "TEST_TEXTS", 20)
         for name in TASKS:
             tasks.prepare(root / name)
         for kind in needles.KINDS:
@@ -216,7 +209,7 @@ ANSWERS: dict[str, Callable[[str], str]] = {
 @pytest.mark.parametrize("name", ANSWERS)
 def test_the_answers_of_a_task_are_right_and_scored(folder, name):
     corpus = load_corpus(name, folder)
-    assert set(ANSWERS) == set(tasks.TASKS) == {*TASKS} - {*mqar.CORPORA} and name in OFFLINE
+    assert set(ANSWERS) == set(tasks.TASKS) == {*TASKS} and name in OFFLINE
     about = corpus.meta["rows"]
     sizes = [*range(5, 61, 5), *tasks.FURTHER.get(name, ())]
     assert [size for size, _, _ in about["sizes"]] == sizes and about["trained"] == 20
@@ -278,87 +271,6 @@ def test_the_chance_of_a_task_is_that_of_a_guess():
     assert right / 4000 == pytest.approx(chance, abs=0.015)
 
 
-PUBLISHED = {  # pairs and inputs of the test of each corpus of mqar
-    "mqar": {4: 64, 8: 64, 16: 64, 32: 128, 64: 256, 128: 512, 256: 1024},
-    "mqar_64": {4: 64, 8: 128, 16: 256, 64: 512},
-    "mqar_128": {8: 128, 16: 256, 64: 512},
-    "mqar_256": {16: 256, 64: 512},
-    "mqar_512": {64: 512},
-}
-
-
-def asked_and_wanted(row, pairs, inputs):
-    """The targets of a text of mqar by zoology's rule, from its inputs alone: value, or -1."""
-    value = dict(zip(row[: 2 * pairs : 2], row[1 : 2 * pairs : 2], strict=True))
-    assert len(value) == len(set(value.values())) == pairs
-    assert 1 <= min(value) and max(value) < 4096 <= min(value.values())
-    wanted = [-1] * len(row)
-    for t in range(2 * pairs, inputs, 2):  # a filler may be a key by chance, at these places too
-        wanted[t] = value.get(row[t], -1)
-    return wanted
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_mqar_asks_once_for_each_key_and_its_value_is_the_target_there(folder, name):
-    corpus = load_corpus(name, folder)
-    width = corpus.meta["rows"]["inputs"] + 1
-    assert {size: n for size, n, _ in corpus.meta["rows"]["sizes"]} == dict.fromkeys(
-        PUBLISHED[name], 20
-    )
-    for pairs, inputs in PUBLISHED[name].items():
-        tokens, distances = batches.texts_of(corpus, pairs)
-        padded = inputs + 1 if pairs > corpus.meta["rows"]["trained"] else width
-        assert corpus.vocab_size == 8192 and tokens.shape == (20, padded)
-        targets = batches.targets_of(corpus, tokens, distances)
-        for row, found in zip(tokens.tolist(), targets.tolist(), strict=True):
-            wanted = asked_and_wanted(row[:-1], pairs, inputs)
-            asked = [t for t, target in enumerate(found) if target >= 0]
-            assert sorted(row[t] for t in asked) == sorted(row[: 2 * pairs : 2])  # each once
-            assert [found[t] for t in asked] == [wanted[t] for t in asked]
-            if name != "mqar":  # fillers are 0, so that the two agree everywhere
-                assert found == wanted and set(row[2 * pairs :]) == {0, *row[: 2 * pairs : 2]}
-
-
-class Reader:
-    """A model that answers with the tokens that `read` says of a text, without its targets."""
-
-    def __init__(self, read):
-        self.read = read
-
-    def losses_and_hits(self, idx, targets):
-        said = torch.tensor([self.read(row) for row in idx.tolist()])
-        scored = targets >= 0
-        return torch.zeros(int(scored.sum())), (said == targets)[scored]
-
-
-def by_key(row):
-    """What stands behind the first place of each token."""
-    return [row[row.index(token) + 1] if row.index(token) < len(row) - 1 else -1 for token in row]
-
-
-def first_value(row):
-    """The value of the first pair, at every place."""
-    return [row[1]] * len(row)
-
-
-def next_token(row):
-    """The token behind each place."""
-    return [*row[1:], -1]
-
-
-def test_of_mqar_the_answer_is_read_where_it_was_written_and_nowhere_else(folder):
-    corpus = load_corpus("mqar_64", folder)
-
-    def accuracy(read):
-        record = Record("recall", 16)
-        fill_size(evaluate.Tester(Reader(read), corpus), record)
-        return record.accuracy
-
-    assert accuracy(by_key) == 1
-    assert accuracy(first_value) == 1 / 16
-    assert accuracy(next_token) == 0
-
-
 def test_every_answer_counts_the_same_in_the_loss_and_its_error(monkeypatch):
     monkeypatch.setattr("measure.questions.GROUPS", 4)
     generator = np.random.default_rng(0)
@@ -374,36 +286,6 @@ def test_every_answer_counts_the_same_in_the_loss_and_its_error(monkeypatch):
     left = [(nats[n : n + 3] - row.nats)[scored[n : n + 3]].sum() for n in range(0, 12, 3)]
     by_hand = np.sqrt(4 / 3 * np.square(left).sum()) / scored.sum()
     assert row.stderr == pytest.approx(by_hand, rel=1e-4)
-
-
-def test_mqar_has_the_texts_that_zoology_publishes(folder):
-    assert mqar.VOCABULARY == 8192 and mqar.POWER == 0.01
-    counts = [(4, 64, 100), (8, 128, 20), (16, 256, 20), (32, 256, 20), (64, 256, 20)]
-    assert list(mqar.TRAIN) == [(pairs, n, 1000 * count) for pairs, n, count in counts]
-    assert list(mqar.TEST) == [(pairs, n, 1000) for pairs, n in PUBLISHED["mqar"].items()]
-    assert mqar.TRAIN_TEXTS == 100_000 and mqar.TEST_TEXTS == 3000
-    for name, tests in PUBLISHED.items():
-        about = load_corpus(name, folder).meta["rows"]
-        pairs, inputs = (64, 256) if name == "mqar" else next(iter(tests.items()))
-        assert (about["trained"], about["inputs"], about["chance"]) == (pairs, inputs, 1 / pairs)
-    corpus = load_corpus("mqar", folder)
-    train = corpus.train.reshape(-1, 257)
-    tested = [batches.texts_of(corpus, pairs)[0][:, :65] for pairs in PUBLISHED["mqar"]]
-    starts = {tuple(row) for row in train[:, :65].tolist()}
-    assert not any(tuple(row) in starts for part in tested for row in part.tolist())
-
-
-def test_mqar_follows_from_the_seed_and_its_gaps_are_those_of_the_power_law():
-    first = mqar.make_texts(np.random.default_rng(3), 1, 64, 3000)
-    again = mqar.make_texts(np.random.default_rng(3), 1, 64, 3000)
-    assert (first[0] == again[0]).all() and (first[1] == again[1]).all()
-    assert (mqar.make_texts(np.random.default_rng(4), 1, 64, 3000)[0] != first[0]).any()
-    gaps = (first[1].max(axis=1) - 1) // 2  # one pair: its value stands just before gap 0
-    weights = [(gap + 1) ** -0.99 for gap in range(31)]
-    expected = np.array(weights) / sum(weights)
-    assert abs(np.bincount(gaps, minlength=31) / 3000 - expected).max() < 0.03
-    behind = first[0][first[1] > 0]  # the queries: a filler, of the whole vocabulary
-    assert len(behind) == 3000 and behind.min() < 50 and behind.max() > 8140
 
 
 NEEDLE = re.compile(rb"\n([a-z]{2}):([A-Z]{4})\.")

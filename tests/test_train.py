@@ -526,7 +526,7 @@ def test_code_that_changed_since_a_run_began_is_named(capsys: pytest.CaptureFixt
     assert "note: gone.py has changed since run was trained" in capsys.readouterr().err
 
 
-def test_a_run_on_mqar_is_finished_when_all_its_sizes_are_tested(
+def test_a_run_on_a_task_is_finished_when_all_its_sizes_are_tested(
     monkeypatch: pytest.MonkeyPatch,
 ):
     run("--out_dir=run")
@@ -534,7 +534,7 @@ def test_a_run_on_mqar_is_finished_when_all_its_sizes_are_tested(
     path = Path("run/extrapolation.json")
     result = read_json(path)
     rows = [row for row in result["rows"] if row["protocol"] == "fixed_targets"]
-    result["rows"] = [row | {"protocol": "recall", "windows": 3000} for row in rows]
+    result["rows"] = [row | {"protocol": "exact_match", "windows": 3000} for row in rows]
     path.write_text(json.dumps(result), encoding="utf-8")
     sizes = [(row["length"], 3000, 9) for row in rows]
     corpus = load_corpus("tiny")

@@ -3,7 +3,6 @@
     python data/tasks/prepare.py                      all tasks
     python data/tasks/prepare.py copy reverse         two of them
     python data/tasks/prepare.py parity --seed=1      with other texts
-    python data/tasks/prepare.py mqar mqar_64         many queries, see data/tasks/mqar.py
 
 Each task becomes a corpus of its own name. A text is a question, its answer and a full stop, e.g.
 `abc>cba.`, in bytes; answer and full stop are scored. Training texts have sizes 1 to 20 and are
@@ -31,7 +30,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from common.errors import UserError, run_program
 from data.batches import write_texts
 from data.corpus import new_parser
-from data.tasks import mqar
 from data.tokenizers import HERE
 
 TRAINED = 20  # the largest size in training
@@ -213,8 +211,6 @@ def make_texts(make: Make, generator: Generator, sizes: list[int]) -> tuple[np.n
 
 def prepare(folder: Path, seed: int = 0) -> dict:
     """Write the texts of the task named like `folder` and return its meta.json."""
-    if folder.name in mqar.CORPORA:
-        return mqar.prepare(folder, seed)
     make, chance = TASKS[folder.name]
     generator = np.random.default_rng(seed)
     train = make_texts(make, generator, [1 + k % TRAINED for k in range(TRAIN_TEXTS)])
@@ -239,13 +235,12 @@ def prepare(folder: Path, seed: int = 0) -> dict:
 def main() -> None:
     """Make the corpora of the named tasks, by default all."""
     parser = new_parser(__doc__)
-    names = [*TASKS, *mqar.CORPORA]
-    tasks = ", ".join(names)
+    tasks = ", ".join(TASKS)
     parser.add_argument("names", nargs="*", metavar="TASK", help=f"{tasks} (default: all)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_intermixed_args()
-    for name in options.names or names:
-        if name not in names:
+    for name in options.names or TASKS:
+        if name not in TASKS:
             raise UserError(f"there is no task {name}, only {tasks}")
         prepare(HERE / name, options.seed)
 
