@@ -30,7 +30,6 @@ import hashlib
 import math
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -46,6 +45,7 @@ from tqdm import tqdm
 from common import device
 from common.errors import UserError, run_program
 from common.files import write_json
+from common.processes import signals_to
 from configurable import (
     RESULT,
     AblateSettings,
@@ -55,7 +55,7 @@ from configurable import (
     read_word,
     to_argv,
 )
-from measure import protocols, questions
+from measure import questions
 from measure.examine import examine
 from measure.tester import Tester
 from measure.text import tuning_loss
@@ -65,7 +65,6 @@ from run.log import diverged, log_comparison
 from scheme import canonical_extend, parse
 from tables import records, statistics, tables
 from tables.figures import plot_rows
-from train import SIGNALS
 
 TRAIN = Path(__file__).resolve().with_name("train.py")
 
@@ -245,7 +244,6 @@ def examine_cells(cells: list[Cell]) -> None:
     for cell in {cell.label: cell for cell in cells}.values():
         s = cell.settings
         corpus = training_corpus(s)
-        protocols.check_lengths(corpus, s.eval_windows, [s.block_size, *s.eval_lengths])
         if s.examine:
             gpt = s.gpt(corpus.vocab_size)
             folder = cell.folder if cell.can_resume() else None  # has copies of named files
@@ -291,8 +289,8 @@ def train_cells(cells: list[Cell], jobs: int, dtype: str = "auto") -> dict[str, 
     """Train and test the cells that are not finished, `jobs` at a time; print a line for each.
     Returns {name of a cell: why it failed}.
 
-    A cell that another ablate.py trains at this moment is left to that. Ctrl-C and the other
-    SIGNALS are passed on to the running cells, which save and end; then SystemExit is raised.
+    A cell that another ablate.py trains at this moment is left to that. Ctrl-C and its like
+    are passed on to the running cells, which save and end; then SystemExit is raised.
     """
     waiting = [cell for cell in cells if not cell.is_finished()]
     for cell in waiting:
@@ -346,13 +344,8 @@ def train_cells(cells: list[Cell], jobs: int, dtype: str = "auto") -> dict[str, 
         sys.stdout.flush()
         bar.update()
 
-    handlers = {number: signal.signal(number, pass_on) for number in SIGNALS}
-    try:
-        with ThreadPoolExecutor(jobs) as pool:
-            list(pool.map(train, waiting))
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+    with signals_to(pass_on), ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(train, waiting))
     bar.close()
     if caught:
         print("stopped: the same command resumes")

@@ -534,7 +534,7 @@ def read_arguments(cls: type[Settings], argv: list[str], usage: str = "") -> tup
     --help or -h prints `usage` and all settings, and exits.
 
     Arguments that end in .py are config files: a later one wins, and --name=value wins over all.
-    --debug is for `run_program`. UserError for a mistake; one in a file is named with its line.
+    UserError for a mistake; one in a file is named with its line.
     """
     if "--help" in argv or "-h" in argv:
         print(usage, help_text(cls), sep="\n")
@@ -543,8 +543,6 @@ def read_arguments(cls: type[Settings], argv: list[str], usage: str = "") -> tup
     typed = {}
     others = []
     for word in argv:
-        if word == "--debug":
-            continue
         if word.startswith("-"):
             typed |= read_word(cls, word)
         elif word.endswith(".py"):

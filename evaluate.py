@@ -16,14 +16,13 @@ or out/extrapolation.png. Extensions are compared on fixed_targets alone, and on
 is measured; the runs must be seeds of one model, and table and figure are written to extend.txt and
 extend.png in the first, or to --out.
 
-L is the training length and N a test length. Which targets are scored depends only on the
-validation split, not on L or on the lengths asked for. So every scheme is tested on the same
-targets, and every comparison is paired, block by block. The protocols, with what is scored by each,
-are those of measure/protocols.py.
+L is the training length and N a test length. The protocols, with what is scored by each, are those
+of measure/protocols.py.
 
-Nats per token are the mean over all scored targets. Bits per byte are the nats of those that stand
-for text over the UTF-8 bytes of that text. End tokens and others without text are left out of both:
-a record says how many, `without_bytes`. A space that a tokenizer puts before a document is no byte.
+Nats per token are the mean over all scored targets. Bits per byte are the loss, in bits, of those
+that stand for text over the UTF-8 bytes of that text. End tokens and others without text are left
+out of both: a record says how many, `without_bytes`. A space that a tokenizer puts before a
+document is no byte.
 """
 
 import copy
@@ -77,6 +76,10 @@ def evaluate_run(
     records only.
     """
     corpus = run_corpus(run, settings.dataset)
+    if names and not corpus.is_text:
+        raise UserError(
+            f"{corpus.name} has answers, which are tested by no --protocols: leave it out"
+        )
     about = describe_run(run)
     tester = Tester(run.model, corpus, run.compute, first_token=run.first_token)
     lengths = settings.eval_lengths or run.settings.eval_lengths
@@ -162,8 +165,8 @@ def check_seeds(runs: list[Run]) -> None:
 
 
 def evaluate_extensions(runs: list[Run], texts: list[str], settings: EvaluateSettings) -> str:
-    """Test the runs, seeds of one model, with each extension; write table and figure. Returns what
-    is to be printed: the table, or the records if the format is csv.
+    """Test the runs, seeds of one model, with each extension; write table and figure. Returns the
+    table in the format asked for.
 
     Without any texts, the extensions are all that fit.
     """
@@ -191,17 +194,16 @@ def evaluate_extensions(runs: list[Run], texts: list[str], settings: EvaluateSet
     asked = "protocol == 'fixed_targets' and windows == @settings.eval_windows"
     frame = frame.query(f"{asked} and length in @lengths")
     frame = select(frame, corpus.name, extend="all")
-    table = tables.extension_table(frame)
     # draw the model as it is, and the seven with the lowest loss at the longest N
     best = frame[frame.length == max(lengths)].groupby("label").nats.mean().nsmallest(7)
     drawn = frame.label.isin(best.index) | (frame.extend == frame.trained_extend)
     figure = Path(settings.out or first.folder / "extend.png")
     plot_rows(frame[drawn], figure)
     table_file = figure.with_suffix(".txt")
-    table_file.write_text(f"{table}\n", encoding="utf-8")
+    table_file.write_text(f"{tables.extension_table(frame)}\n", encoding="utf-8")
     print(f"in {table_file} and {figure}")
     log_comparison(settings, frame, figure.parent)
-    return table if settings.format == "text" else tables.tables(frame, settings.format)
+    return tables.extension_table(frame, settings.format)
 
 
 # ---- the program
@@ -271,6 +273,7 @@ def main() -> None:
         path = Path(settings.out or "out/extrapolation.png")
         if plot_rows(rows, path) and settings.format == "text":
             print(f"drawn in {path}")
+    log_comparison(settings, rows, Path(rows.run.iloc[0]))
 
 
 if __name__ == "__main__":

@@ -679,11 +679,6 @@ class Scheme(nn.Module):
         self.drawn_ids = self.check_ids(ids).to(self.device_marker.device, non_blocking=True)
         return self.drawn_ids
 
-    def check_draw(self, length: int) -> None:
-        """Raise UserError if the scheme cannot draw positions for a training text."""
-        self.draw(0, 0, length)
-        self.drawn_ids = None
-
     def embed(self, ids: Tensor, tokens: Tensor, total: int) -> Tensor | None:
         """What is added to the token embeddings, (T, C) or (B, T, C), or None.
 

@@ -22,11 +22,10 @@ from tqdm import tqdm
 from common import device
 from common.errors import UserError, run_program
 from common.files import mixed_seed
-from common.processes import Processes, init_processes
+from common.processes import Processes, init_processes, signals_to
 from configurable import GPTConfig, TrainSettings, read_arguments
 from data import batches
 from data.corpus import Corpus, crossing
-from measure import protocols
 from measure.examine import errors_named, examine
 from measure.extrapolation import run_tests
 from measure.tester import Tester
@@ -41,8 +40,6 @@ from tables.figures import plot_run
 from tables.records import Result, load_result
 from tables.tables import run_table
 
-# schedulers send SIGUSR1 or SIGUSR2 as a warning
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 # seconds in which further signals repeat the first: Slurm sends SIGTERM to the job and to its step,
 # torchrun passes on a Ctrl-C that the terminal has sent to all
 REPEATS_S = 5
@@ -110,7 +107,7 @@ def check_training(s: TrainSettings, pos: Scheme, corpus: Corpus, processes: int
     if (targets < 0).all():
         raise UserError("no validation sequence has a target: raise block_size or eval_iters")
     pos.check_length(s.block_size)
-    pos.check_draw(s.block_size)
+    pos.draw(s.seed, 0, s.block_size)  # UserError if it cannot draw so many
 
 
 def start_run(
@@ -126,7 +123,6 @@ def start_run(
     """
     with processes.master_first():  # the first may have to make the corpus
         corpus = load.training_corpus(s)
-    protocols.check_lengths(corpus, s.eval_windows, s.eval_lengths or [s.block_size])
     state = folder.resume()  # a checkpoint; None where training starts from the first step
 
     # the model: as it was saved, with the weights of another run, or with new ones
@@ -249,34 +245,90 @@ def estimate_loss(run: Run) -> float:
     return nats / np.count_nonzero(targets >= 0)
 
 
-def train(run: Run, processes: Processes, log: Log) -> None:
+class StopSignal:
+    """The signal, such as Ctrl-C, that asks a training to stop: `number`, 0 before it comes.
+
+    A second Ctrl-C, or another signal seconds later, ends the program at once, which is safe: a
+    checkpoint appears whole or not at all.
+    """
+
+    def __init__(self, is_master: bool) -> None:
+        self.is_master = is_master
+        self.number = 0
+        self.time = 0.0
+
+    def __call__(self, number: int, frame: object) -> None:
+        """Handle a signal."""
+        if self.number:
+            repeats_s = CTRL_C_REPEATS_S if number == signal.SIGINT else REPEATS_S
+            if time.monotonic() - self.time > repeats_s:
+                os._exit(128 + number)
+            return
+        self.number = number
+        self.time = time.monotonic()
+        if self.is_master:  # print is not safe here
+            os.write(2, b"\nstopping after this step; a second Ctrl-C stops at once\n")
+
+
+def take_step(
+    run: Run,
+    ddp_loss: nn.Module,
+    optimizers: list[torch.optim.Optimizer],
+    scaler: torch.amp.GradScaler,
+    processes: Processes,
+) -> tuple[Tensor, Tensor, int]:
+    """Take the step after run.step. Returns the loss before it, summed over this process's targets
+    and divided by those of all, times the number of processes; the norm of the gradient before it
+    is clipped; and the number of targets of all processes.
+    """
+    s = run.settings
+    # all randomness depends on the seed and the step alone: resuming needs no other state
+    torch.manual_seed(mixed_seed(s.seed, run.step, processes.rank))
+    run.model.pos.draw(s.seed, run.step, s.block_size)  # for schemes with random positions
+
+    # forward and backward: sequences are numbered in the shuffled order of the corpus; each process
+    # takes its share of those of the step, a micro-batch at a time
+    share = s.sequences_per_step // processes.size
+    first = (run.step * processes.size + processes.rank) * share
+    x, y = batches.batch(run.corpus, s.block_size, run.data_seed, first, share, s.documents)
+    # the loss is the mean over all targets of the step, and rows differ in how many they have
+    n_targets = s.tokens_per_step
+    if not run.corpus.is_text or s.documents != "cross":
+        n_targets = int(processes.sum(torch.tensor(np.count_nonzero(y >= 0))))
+    inputs = to_device(x, run.compute).split(s.batch_size)  # (batch_size, block_size) each
+    wanted = to_device(y, run.compute).split(s.batch_size)  # the same
+    loss = torch.zeros((), device=run.compute.device)
+    for number, (idx, targets) in enumerate(zip(inputs, wanted, strict=True), 1):
+        if processes.size > 1:  # average the gradients after the last micro-batch only
+            ddp_loss.require_backward_grad_sync = number == len(inputs)
+        with device.autocast(run.compute):
+            # DDP divides by the number of processes; without any target the gradient is 0
+            part = ddp_loss(idx, targets) * (processes.size / max(1, n_targets))
+        scaler.scale(part).backward()
+        loss += part.detach()
+
+    # clip the gradients and step
+    for optimizer in optimizers:
+        scaler.unscale_(optimizer)
+    norm = nn.utils.clip_grad_norm_(run.model.parameters(), s.grad_clip or math.inf)
+    # where float16 overflowed, no optimizer steps, and update() lowers the scale of the loss
+    if not scaler.is_enabled() or norm.isfinite():
+        for optimizer in optimizers:
+            optimizer.step()
+    scaler.update()
+    run.model.zero_grad(set_to_none=True)
+    return loss, norm, n_targets
+
+
+def train(run: Run, processes: Processes, log: Log, stop: StopSignal) -> None:
     """Train to the last step; log, validate and save on the way.
 
-    The first of SIGNALS, such as Ctrl-C, saves after the current step and ends the program; the
-    same command resumes from there. A second Ctrl-C, or another signal seconds later, ends it
-    at once, which is safe: a checkpoint appears whole or not at all. A test on the way is finished
-    first. In the test that follows, Ctrl-C is handled by `run_program`.
+    A stop signal saves after the current step and ends the program; the same command resumes from
+    there. A test on the way is finished first.
     """
     s = run.settings
     model = run.model
-    corpus = run.corpus
     compute = run.compute
-    received = 0  # the number of the signal that this process received; 0: none
-    received_time = 0.0
-
-    def on_signal(number: int, frame: object) -> None:
-        nonlocal received, received_time
-        if received:
-            repeats_s = CTRL_C_REPEATS_S if number == signal.SIGINT else REPEATS_S
-            if time.monotonic() - received_time > repeats_s:
-                os._exit(128 + number)
-            return
-        received = number
-        received_time = time.monotonic()
-        if processes.is_master:  # print is not safe here
-            os.write(2, b"\nstopping after this step; a second Ctrl-C stops at once\n")
-
-    handlers = {number: signal.signal(number, on_signal) for number in SIGNALS}
 
     optimizers = configure_optimizers(model, s, compute.dtype)
     scaler = torch.amp.GradScaler(compute.kind, enabled=compute.dtype == torch.float16)
@@ -316,41 +368,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
             for group in optimizer.param_groups:
                 group["lr"] = lr
 
-        # all randomness depends on the seed and the step alone: resuming needs no other state
-        torch.manual_seed(mixed_seed(s.seed, step, processes.rank))
-        model.pos.draw(s.seed, step, s.block_size)  # for schemes with random positions
-
-        # forward and backward: sequences are numbered in the shuffled order of the corpus; each
-        # process takes its share of those of the step, a micro-batch at a time
-        share = s.sequences_per_step // processes.size
-        first = (step * processes.size + processes.rank) * share
-        x, y = batches.batch(corpus, s.block_size, run.data_seed, first, share, s.documents)
-        # the loss is the mean over all targets of the step, and rows differ in how many they have
-        n_targets = s.tokens_per_step
-        if not corpus.is_text or s.documents != "cross":
-            n_targets = int(processes.sum(torch.tensor(np.count_nonzero(y >= 0))))
-        inputs = to_device(x, compute).split(s.batch_size)  # (batch_size, block_size) each
-        wanted = to_device(y, compute).split(s.batch_size)  # the same
-        loss = torch.zeros((), device=compute.device)
-        for number, (idx, targets) in enumerate(zip(inputs, wanted, strict=True), 1):
-            if processes.size > 1:  # average the gradients after the last micro-batch only
-                ddp_loss.require_backward_grad_sync = number == len(inputs)
-            with device.autocast(compute):
-                # DDP divides by the number of processes; without any target the gradient is 0
-                part = ddp_loss(idx, targets) * (processes.size / max(1, n_targets))
-            scaler.scale(part).backward()
-            loss += part.detach()
-
-        # clip the gradients and step
-        for optimizer in optimizers:
-            scaler.unscale_(optimizer)
-        norm = nn.utils.clip_grad_norm_(model.parameters(), s.grad_clip or math.inf)
-        # where float16 overflowed, no optimizer steps, and update() lowers the scale of the loss
-        if not scaler.is_enabled() or norm.isfinite():
-            for optimizer in optimizers:
-                optimizer.step()
-        scaler.update()
-        model.zero_grad(set_to_none=True)
+        loss, norm, n_targets = take_step(run, ddp_loss, optimizers, scaler, processes)
         step += 1  # from here on: the number of steps taken
         run.step = step
         bar.update()
@@ -358,7 +376,7 @@ def train(run: Run, processes: Processes, log: Log) -> None:
         # log, validate, save
 
         # the highest signal that any process received; one that comes later counts in the next step
-        stop_signal = processes.highest(received)
+        stop_signal = processes.highest(stop.number)
         validate = step == s.max_iters or step in s.test_at or step % s.eval_interval == 0
         if not (validate or stop_signal or step == 1 or step % s.log_interval == 0):
             continue
@@ -402,9 +420,6 @@ def train(run: Run, processes: Processes, log: Log) -> None:
     bar.close()
     if processes.is_master and not run.digest:  # max_iters=0
         run.save(optimizers, scaler)
-    # the model is saved: from here on a signal just ends the program
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
 
 
 def test(run: Run, processes: Processes) -> Result:
@@ -420,7 +435,7 @@ def test(run: Run, processes: Processes) -> Result:
 
 def main() -> None:
     """Train, test, and print the table."""
-    if set(sys.argv[1:]) <= {"--debug"}:
+    if not sys.argv[1:]:
         raise UserError(
             "say what to train: python train.py config/alibi.py takes minutes on two cores, with "
             "config/size/tiny.py after it under one; --help has all settings"
@@ -460,7 +475,10 @@ def main() -> None:
                 run = start_run(s, folder, source, compute, processes)
                 source = None  # frees its memory
                 log = Log(run, processes)
-                train(run, processes, log)
+                stop = StopSignal(processes.is_master)
+                with signals_to(stop):
+                    train(run, processes, log, stop)
+                # the model is saved: from here on a signal just ends the program
                 result = test(run, processes)
             if processes.is_master:
                 plot_run(run.folder, result)

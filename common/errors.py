@@ -17,9 +17,13 @@ def run_program(main: Callable) -> NoReturn:
     """Run a program and exit with the code that `main()` returns; None is 0.
 
     A UserError, or a system error such as a full disk, prints one sentence to stderr and exits 1,
-    or a traceback with --debug. Ctrl-C exits 130. If the reader of the output has closed it, as in
-    `... | head`, the program ends silently and exits 141, as shells expect.
+    or a traceback with --debug, which `main` does not see. Ctrl-C exits 130. If the reader of the
+    output has closed it, as in `... | head`, the program ends silently and exits 141, as shells
+    expect.
     """
+    debug = "--debug" in sys.argv
+    if debug:
+        sys.argv.remove("--debug")
     try:
         code = main()
         sys.stdout.flush()  # a closed pipe is noticed here, and not after the program
@@ -29,7 +33,7 @@ def run_program(main: Callable) -> NoReturn:
     except BrokenPipeError:
         os._exit(141)  # 128 + SIGPIPE; sys.exit would flush, and complain, again
     except (UserError, OSError) as error:
-        if "--debug" in sys.argv:
+        if debug:
             raise
         sentence = str(error)
         if isinstance(error, OSError) and error.filename:

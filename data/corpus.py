@@ -303,7 +303,6 @@ def new_parser(doc: str, name: str = "") -> argparse.ArgumentParser:
     layout = argparse.RawTextHelpFormatter
     parser = argparse.ArgumentParser(description=doc, formatter_class=layout)
     add = parser.add_argument
-    add("--debug", action="store_true", help="show where an error was raised")
     if name:
         add("--name", default=name, help="of the corpus (default: %(default)s)")
         add("--seed", type=int, default=0, help="of what is drawn")

@@ -23,6 +23,7 @@ from configurable import (
 from data import batches
 from data.corpus import OF_TOKENS, Corpus, load_corpus
 from data.download import model_folder
+from measure.protocols import check_lengths
 from model import GPT
 from run.checkpoint import save_checkpoint
 from run.folder import RunFolder, SavedSettings, corpus_digests, kept_settings
@@ -135,10 +136,8 @@ def load_run(
     model.load_state_dict(state["model"])
     model = compute.place(model).eval()
     settings = SavedSettings(**config["settings"])
-    run = Run(folder, settings, model, compute, config, files=folder)
-    run.step = state["step"]
-    run.digest = state["digest"]
-    return run
+    step = state["step"]
+    return Run(folder, settings, model, compute, config, step, state["digest"], files=folder)
 
 
 def open_model(
@@ -234,7 +233,9 @@ def model_digest(run: Run) -> str:
 
 
 def training_corpus(settings: TrainSettings) -> Corpus:
-    """The corpus to train on; UserError, before anything is computed, if it is too short."""
+    """The corpus to train on; UserError, before anything is computed, if it is too short for the
+    training or for the tests after it.
+    """
     corpus = load_corpus(settings.dataset)
     length = settings.block_size
     batches.check_rows(corpus, length, settings.documents)
@@ -246,6 +247,7 @@ def training_corpus(settings: TrainSettings) -> Corpus:
             )
     corpus.tokenizer.decode([])  # fails now, rather than in the test, if there is no tokenizer
     corpus.verify()
+    check_lengths(corpus, settings.eval_windows, [length, *settings.eval_lengths])
     return corpus
 
 

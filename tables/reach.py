@@ -22,7 +22,8 @@ import pandas as pd
 from measure import protocols
 
 NEAREST = 16  # tokens back, from where on the area counts
-LEARNED = 0.9  # accuracy above chance in texts of L, below which nothing is claimed
+# accuracy above chance in texts of L, below which a kind is not learned, and nothing is claimed
+LEARNED = {"content": 0.9, "order": 0.5}
 SOLVED = 0.9  # share of texts without a mistake up to the largest size that is solved
 LEGEND = """Accuracy above chance (1 is perfect) by distance, in texts of N tokens; the name of a
 column is the shortest distance of its octave. Exact match: share of texts without a mistake. reach:
@@ -151,13 +152,13 @@ def verdict(tested: pd.DataFrame) -> str:
 def reader(reading: pd.DataFrame) -> str:
     """The kind of reader that has these `accuracies`, in a few words."""
     content = reading.iloc[0]
-    if content.inside < LEARNED:
+    if content.inside < LEARNED["content"]:
         return "has not learned to find a name"
     back = f"up to {content.reach:.0f} back"
     if "order" not in reading.index:
         return f"finds names {back}"
     order = reading.loc["order"]
-    if order.inside < 0.5:
+    if order.inside < LEARNED["order"]:
         return f"finds names {back}, and does not know their order"
     if order.reach * 2 < content.reach:
         return f"finds names {back}, knows order up to {order.reach:.0f}"

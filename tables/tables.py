@@ -213,11 +213,13 @@ def run_table(result: Result) -> str:
     return tables(select(rows_of({"": result})))
 
 
-def extension_table(rows: pd.DataFrame) -> str:
-    """`extension_gains` as tables, a column for each length."""
+def extension_table(rows: pd.DataFrame, format: str = "text") -> str:
+    """`extension_gains` as tables, a column for each length; in "csv" the rows."""
+    if format == "csv":
+        return to_csv(rows)
     title = f"{rows.pos.iloc[0]} on {rows.dataset.iloc[0]}: gain over cropping to L, nats"
     gains = extension_gains(rows)
-    table = seed_tables(gains, title, notes_of(rows), "text")
+    table = seed_tables(gains, title, notes_of(rows), format)
     better = gains[(gains["mean"] > gains.error) & (gains.length > rows.block_size.iloc[0])]
     point = ", ".join(better.label + " at " + better.length.map(str))
     return f"{table}\n\nbetter than cutting the text to L, by more than ±: {point or 'nothing'}"

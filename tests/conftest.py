@@ -117,13 +117,10 @@ SIZE = (
     "--max_iters=8 --warmup_iters=2 --eval_interval=4 --log_interval=1 --eval_iters=1 "
     "--eval_lengths=8,16,32 --compile=False --device=cpu --dtype=float32 --examine=False"
 ).split()
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def write_bytes(folder, train, val):
     """A corpus of bytes with these documents; what its meta.json holds."""
-    pass
-
     splits = {
         "train": [np.frombuffer(document, np.uint8) for document in train],
         "val": [np.frombuffer(document, np.uint8) for document in val],
@@ -134,8 +131,6 @@ def write_bytes(folder, train, val):
 @contextmanager
 def corpus_of_programs(name):
     """A small corpus of bytes in data/, where programs in processes of their own find it."""
-    pass
-
     text = b"to be, or not to be: that is the question\n" * 400
     write_bytes(tokenizers.HERE / name, [text], [text])
     yield
@@ -178,15 +173,12 @@ def workplace(corpora, folder):
     pass
     import train
 
-    before = {number: signal.getsignal(number) for number in SIGNALS}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data.corpus.load_corpus, "__defaults__", (corpora,))
         patch.setattr(train, "plot_run", lambda folder, result: None)
         patch.setattr("run.folder.LOCKS", [])
         patch.chdir(folder)
         yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
     torch.set_flush_denormal(False)
     torch.set_deterministic_debug_mode("default")
 

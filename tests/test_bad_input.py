@@ -13,7 +13,7 @@ import evaluate
 import report
 import sample
 import train
-from common.errors import UserError
+from common.errors import UserError, run_program
 
 ROOT = Path(configurable.__file__).parent
 PROGRAMS = {
@@ -82,6 +82,14 @@ def test_the_name_of_a_scheme_is_no_setting(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["train.py", "alibi"])
     with pytest.raises(UserError, match="config/alibi.py"):
         train.main()
+
+
+def test_debug_is_for_every_program_and_none_of_its_arguments(monkeypatch):
+    seen = []
+    monkeypatch.setattr(sys, "argv", ["x.py", "a", "--debug"])
+    with pytest.raises(SystemExit) as end:
+        run_program(lambda: seen.extend(sys.argv[1:]))
+    assert not end.value.code and seen == ["a"]
 
 
 def test_a_process_ends_with_a_sentence_and_code_1_and_shows_more_with_debug(tmp_path):

@@ -65,7 +65,7 @@ def config(tmp_path: Path):
 def test_later_files_win_over_earlier_ones_and_the_command_line_over_all(config):
     a = config("n_layer = 1\nn_head = 1\nn_embd = 8\npos = 'alibi'  # a reason\n", "a.py")
     b = config(b"\xef\xbb\xbfn_head = 2\neval_lengths = (64, 1e3)\n", "b.py")
-    s, others = configure(TrainSettings, ["x", "--n_embd=4", a, "--n_embd=6", b, "--debug"])
+    s, others = configure(TrainSettings, ["x", "--n_embd=4", a, "--n_embd=6", b])
     assert (s.n_layer, s.n_head, s.n_embd, s.pos, s.eval_lengths) == (1, 2, 6, "alibi", (64, 1000))
     assert others == ["x"]
     typed, others = read_arguments(TrainSettings, [a, b, "x"])

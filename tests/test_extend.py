@@ -98,6 +98,11 @@ def test_a_table_of_seeds_by_extensions(runs, monkeypatch, capsys):
     tested = frame[frame.protocol == "fixed_targets"].groupby(["run", "extend"]).length.apply(set)
     assert len(tested) == 6 and all(lengths == {32, 64} for lengths in tested)
     assert set(frame[frame.extend == "yarn"].protocol) == {"fixed_targets"}
+    capsys.readouterr()
+    for format, beginning in (("md", "rope on"), ("tex", "% rope on"), ("csv", "run,")):
+        run_extend(monkeypatch, *runs, "yarn", f"--format={format}")
+        said = capsys.readouterr().out
+        assert said.startswith(beginning) and ("gain over cropping" in said) == (format != "csv")
     # what was measured is not measured again
     before = [(run / "extrapolation.json").read_bytes() for run in runs]
     run_extend(monkeypatch, *runs, "yarn")

@@ -223,7 +223,7 @@ def test_the_program(rows, tmp_path, monkeypatch, capsys):
     }.items():
         with pytest.raises(UserError, match=reason):
             run(*names)
-    assert board.LEARNED == {"content": 0.9, "order": 0.5}
+    assert reach.LEARNED == {"content": 0.9, "order": 0.5}
 
 
 def test_the_page_of_windows_has_the_means_of_its_rows():

@@ -1129,7 +1129,7 @@ def test_evaluate_keeps_prints_and_draws_what_it_measured(out, capsys, monkeypat
         named["config"] = {}
         return SimpleNamespace(**named, step=60, tokens=5000, digest="step 60", first_token=None)
 
-    corpus = SimpleNamespace(is_text=False, unit="byte")
+    corpus = SimpleNamespace(is_text=False, unit="byte", name="recall")
     monkeypatch.setattr("measure.extrapolation.extrapolation", measure)
     monkeypatch.setattr(evaluate, "open_model", open_model)
     monkeypatch.setattr(evaluate, "run_corpus", lambda run, dataset: corpus)
@@ -1138,8 +1138,15 @@ def test_evaluate_keeps_prints_and_draws_what_it_measured(out, capsys, monkeypat
     evaluate.main()
     text = capsys.readouterr().out
     assert "drawn in both.svg" in text and (out / "both.svg").exists()
-    monkeypatch.setattr("sys.argv", ["evaluate.py", *words[:-1]])
+    to_wandb = []
+    monkeypatch.setattr(evaluate, "log_comparison", lambda s, *what: to_wandb.append((s, *what)))
+    monkeypatch.setattr("sys.argv", ["evaluate.py", *words[:-1], "--wandb_log=True"])
     evaluate.main()
+    [(settings, rows, folder)] = to_wandb
+    assert settings.wandb_log and set(rows.pos) == {"alibi", "rope"} and folder == out / "out/a"
+    with pytest.raises(UserError, match="has answers, which are tested by no --protocols"):
+        monkeypatch.setattr("sys.argv", ["evaluate.py", "out/a", "--protocols=windowed"])
+        evaluate.main()
     assert "drawn in out/extrapolation.png" in capsys.readouterr().out
     assert (out / "out/extrapolation.png").exists()
     assert re.search(r" 128 +1024\n", text)  # only what was asked

@@ -25,8 +25,6 @@ from tables.figures import new_figure, save_figure
 from tables.records import load_rows
 
 ROWS = Path(__file__).resolve().parents[1] / "results/board/rows.csv.xz"
-# accuracy above chance in texts of L, below which a kind is not learned
-LEARNED = {"content": 0.9, "order": 0.5}
 NUMBERS = ("text", "content", "order")
 # what a reader asks: the number, and whether less of it is better
 QUESTIONS = {
@@ -102,7 +100,7 @@ def error_of_test(numbers: pd.DataFrame, name: str) -> tuple[float, float]:
     """The variance of a mean over seeds that comes from the text or the questions, which all seeds
     share, and its degrees of freedom.
     """
-    if name in LEARNED:
+    if name in reach.LEARNED:
         return numbers[f"{name} variance"].mean(), np.inf  # thousands of answers
     return error_of_books(numbers[f"{name} books"])
 
@@ -116,7 +114,7 @@ def differences(a: pd.DataFrame, b: pd.DataFrame, name: str) -> tuple[pd.Series,
     both = both.loc[values.index]
     if values.empty:
         return values, np.nan, np.nan
-    if name in LEARNED:
+    if name in reach.LEARNED:
         variances = both[f"{name} variance of a"] + both[f"{name} variance of b"]
         return values, variances.mean(), np.inf
     books = both[f"{name} books of a"] - both[f"{name} books of b"]
@@ -179,9 +177,10 @@ def compare(numbers: pd.DataFrame, base: str) -> pd.DataFrame:
 
 def has_learned(numbers: pd.DataFrame) -> pd.DataFrame:
     """Whether the mean over seeds of a scheme reaches LEARNED in texts of L; of text always."""
-    inside = numbers.groupby("label", sort=False)[[f"inside_{kind}" for kind in LEARNED]].mean()
+    kinds = [f"inside_{kind}" for kind in reach.LEARNED]
+    inside = numbers.groupby("label", sort=False)[kinds].mean()
     learned = pd.DataFrame({"text": True}, index=inside.index)
-    for kind, least in LEARNED.items():
+    for kind, least in reach.LEARNED.items():
         learned[kind] = inside[f"inside_{kind}"] >= least
     return learned
 
@@ -228,7 +227,7 @@ def show(numbers: pd.DataFrame, base: str) -> str:
     for label, runs in numbers.groupby("label", sort=False):
         line = {"scheme": label, "seeds": len(runs), "text at L, nats": f"{runs.L.mean():.3f}"}
         line["rise to 32 L"] = cell(runs, "text", 3)
-        for kind in LEARNED:
+        for kind in reach.LEARNED:
             line[f"{kind}: at L"] = f"{runs[f'inside_{kind}'].mean():z.2f}"
             is_learned = learned.loc[label, kind]
             line[f"{kind}: area"] = cell(runs, kind, 2) if is_learned else "not learned"

@@ -26,12 +26,12 @@ import pandas as pd
 from scipy import stats
 
 from common.errors import UserError, run_program
-from tables import tables
+from tables import reach, tables
 from tables.records import load_rows
 from tools import board
 
 TEXTS = ("L", "32 L")
-NUMBERS = (*TEXTS, *board.LEARNED)
+NUMBERS = (*TEXTS, *reach.LEARNED)
 HOLD = 2 / 3  # of the orders decided on the small board, for a rank that is trusted
 
 
@@ -48,7 +48,7 @@ def has_learned(runs: pd.DataFrame, name: str) -> pd.Series:
     """Whether each run has learned a kind of question; text is always learned."""
     if name in TEXTS:
         return pd.Series(True, index=runs.index)
-    return runs[f"inside_{name}"] >= board.LEARNED[name]
+    return runs[f"inside_{name}"] >= reach.LEARNED[name]
 
 
 def compare(
