@@ -258,6 +258,8 @@ class Catalogue:
         UserError for a wrong name: it suggests the closest one, or lists them all.
         """
         right = name
+        if name == "all":
+            raise UserError("--extend=all is for evaluate.py: name one extension")
         if name not in self.pieces:
             meant = ALIASES | {piece.replace("_", ""): piece for piece in self.pieces}
             near = difflib.get_close_matches(name.lower().replace("_", ""), meant, 1, 0.75)

@@ -27,7 +27,7 @@ def read_json(path: Path) -> dict:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
-        raise UserError(f"{path} is missing or not readable JSON") from None
+        raise UserError(f"{path} is missing or holds no JSON object") from None
 
 
 def write_json(path: Path, content: Any) -> None:

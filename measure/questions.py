@@ -170,6 +170,10 @@ def question_records(
 def answer_records(tester: Tester, about: Result, lengths: Sequence[int]) -> Iterator[Record]:
     """The records of a corpus with answers: of every size, or of the trained and the asked ones."""
     meta = tester.corpus.meta["rows"]
+    sizes = [size for size, _, _ in meta["sizes"]]
+    missing = sorted({*lengths} - {*sizes})
+    if missing:
+        print(f"note: {tester.corpus.name} has no texts of {missing}; its sizes are {sizes}")
     for size, count, width in tested_sizes(tester.corpus, lengths):
         record = new_record(tester, about, meta["protocol"], size, count)
         record.trained_size = meta["trained"]

@@ -115,6 +115,9 @@ def write_settings(config):
     """The config.json of the family that our model is of; UserError says what it lacks for that."""
     ours = in_full(config)
     scheme, options = ours["pos"][0]
+    if scheme == "learned":  # its table keeps the length first trained at
+        config = replace(config, block_size=config.first_length)
+        ours = in_full(config)
     kind = {False: "llama", True: "qwen3", "all": "olmo2"}[config.qk_norm]
     if config.bias:
         kind = "llama"  # the only one of the three with biases in each layer

@@ -82,8 +82,9 @@ class Run:
         corpus = load_corpus(self.settings.dataset)
         if not corpus.fits(self.model.config.vocab_size):
             raise UserError(
-                f"{corpus.name} has another vocabulary than the model of {self.folder}: name the "
-                "--dataset that it was trained on, or make that corpus again as it was"
+                f"{corpus.name} has {corpus.vocab_size} tokens, the model of {self.folder} "
+                f"{self.model.config.vocab_size}: name the --dataset that it was trained on, or "
+                "make that corpus again as it was"
             )
         return corpus
 
@@ -192,7 +193,10 @@ def check_tokens(run: Run, corpus: Corpus) -> None:
                 "trained on: prepare its text with the same --tokenizer"
             )
     if not corpus.fits(run.model.config.vocab_size):
-        raise UserError(f"{corpus.name} has another vocabulary than the model of {run.folder}")
+        raise UserError(
+            f"{corpus.name} has {corpus.vocab_size} tokens, the model of {run.folder} "
+            f"{run.model.config.vocab_size}"
+        )
 
 
 def run_corpus(run: Run, dataset: str = "") -> Corpus:

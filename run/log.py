@@ -18,7 +18,7 @@ from common.processes import Processes
 from configurable import LogSettings
 from model import GPT
 from run.load import Run
-from tables.records import load_rows, select
+from tables.records import load_rows, select, to_csv
 from tables.statistics import summary
 
 # ---- metrics.jsonl
@@ -181,6 +181,6 @@ def log_comparison(settings: LogSettings, rows: pd.DataFrame, folder: Path) -> N
         wandb_run.log({f"loss_against_N/{protocol}": chart})
     artifact = wandb.Artifact(f"rows-{wandb_run.id}", type="rows")
     with artifact.new_file("rows.csv", encoding="utf-8") as file:
-        rows.drop(columns="block_nats").to_csv(file, index=False)
+        file.write(to_csv(rows))
     wandb_run.log_artifact(artifact)
     wandb_run.finish()

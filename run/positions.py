@@ -95,7 +95,7 @@ def check_numbers(values):
 def read_positions(path: Path) -> "Positions":
     """The positions of a config.json; UserError if it cannot be read."""
     try:
-        return Positions(read_json(path))
+        return Positions(read_json(path), path.name)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     except NO_MODEL as error:
@@ -107,11 +107,12 @@ class Positions:
 
     `layers` has a `Layer` for each, `types` their types in transformers. Formulas read
     `first_length`, the length first trained at; `length` is the longest. Each of `ignored` is a key
-    without effect, `notes` are other sentences. UserError for what transformers refuses, and for a
-    rope_type or a type of model that is not known.
+    without effect, `notes` are other sentences. `name` is that of the file. UserError for what
+    transformers refuses, and for a rope_type or a type of model that is not known.
     """
 
-    def __init__(self, config: dict) -> None:
+    def __init__(self, config: dict, name: str = "config.json") -> None:
+        self.file_name = name
         values = config.get("text_config") or config
         kind = str(values.get("model_type") or config.get("model_type"))
         if f"{kind}_text" in FAMILIES:  # a model of text and pictures that has its text at the top
@@ -152,6 +153,10 @@ class Positions:
         # whether each layer rotates; of layer_rope_theta, Granite's bases, 0 means that it does not
         self.rotates = rules["no_rope_layers"] or rules["layer_rope_theta"]
         self.rotates = self.rotates or [name[0] not in nope for name in self.types]
+        if len(self.rotates) < self.n_layer:
+            raise UserError(
+                f"no_rope_layers has {len(self.rotates)} entries for {self.n_layer} layers"
+            )
         self.layers = [self.layer(number, name) for number, name in enumerate(self.types)]
 
         for key, sentence in TABLE["changed"].items():
@@ -213,6 +218,10 @@ class Positions:
             types = [pattern[number % len(pattern)] for number in range(self.n_layer)]
         if len(types) != self.n_layer:
             raise UserError(f"layer_types has {len(types)} types for {self.n_layer} layers")
+        known = {*LAYER_TYPES, *LAYER_TYPES.values(), *NO_ATTENTION}
+        for name in types:
+            if name not in known:
+                raise UserError(f"layer_types has {name!r:.60}, which is not known here")
         return [LAYER_TYPES.get(name, name) for name in types]
 
     def layer(self, number, layer_type):
@@ -351,6 +360,6 @@ class Positions:
         for key in sorted(rope.keys() - read):
             self.ignored.append(f"{key} of the rope parameters, with rope_type {rope_type}")
         if rope_type == "longrope":
-            options = {"file": "'config.json'", **options}
+            options = {"file": repr(self.file_name), **options}
         extend = ", ".join(f"{name}={value}" for name, value in options.items())
         return f"{pos})", extend and f"{formula['extension']}({extend})"

@@ -179,6 +179,9 @@ def verdict(schemes: pd.DataFrame) -> list[str]:
             lines.append(f"{label}: no loss to compare with {first}, of the same seed and length")
             continue
         row = known.loc[known.length.idxmax()]
+        if row.difference == 0:
+            lines.append(f"at N = {row.length} {label} has the loss of {first}")
+            continue
         side = "lower" if row.difference < 0 else "higher"
         line = f"at N = {row.length} {label} is {side} than {first} by "
         lines.append(line + in_words(row, f": most of that ± is over {halving(row)}"))
@@ -205,8 +208,10 @@ def rises(rows: pd.DataFrame, protocol: str) -> list[str]:
         row = over_seeds(pd.concat([at_L, far]), [protocol]).iloc[-1]
         if math.isinf(far.loss.max()):
             lines.append(f"{label} diverges in a test of {n}")
+        elif row.difference == 0:
+            lines.append(f"{label} has the same loss at L and {n}")
         elif not math.isnan(row.error):  # nan: one block, or no seed has both
-            verb = "rises" if row.difference >= 0 else "falls"
+            verb = "rises" if row.difference > 0 else "falls"
             lines.append(f"{label} {verb} from L to {n} by {in_words(row)}")
     return lines
 
@@ -214,7 +219,7 @@ def rises(rows: pd.DataFrame, protocol: str) -> list[str]:
 def in_words(row: pd.Series, why: str = "") -> str:
     """The difference of a line of `over_seeds` with its ±, and `why` it is not decided, if so."""
     text = f"{abs(row.difference):.4f} ± {row.error:.4f}"
-    if 0 < abs(row.difference) <= row.error:
+    if abs(row.difference) <= row.error:
         text += f", which is not decided{why}"
     if row.shared < 3:
         text += f" (of these runs; seeds: {row.shared:.0f})"

@@ -55,6 +55,7 @@ MISTAKES = [
     ("ablate rope --pos_file=absent.py", "there is no Python file .*absent.py"),
     ("ablate rope --init_from=out/x", "from scratch"),
     ("ablate rope --eval_lengths=16000000", "16000000"),
+    ("train --extend=all", "all is for evaluate.py"),
     ("evaluate yarn --extend=all", "yarn is an extension: name a run"),
     ("evaluate none", "none is an extension: name a run"),
     ("evaluate out/rope+alibi-s9", "out/rope.alibi-s9/config.json is missing"),

@@ -280,7 +280,7 @@ DAMAGES = {
         f / "train_starts.npy", np.array([0, 9, 15])
     ),
     "unsized": lambda f: np.save(f / "val_starts.npy", np.array(0)),
-    "not readable JSON": lambda f: (f / "meta.json").write_text("{"),
+    "holds no JSON object": lambda f: (f / "meta.json").write_text("{"),
     "'val'": lambda f: change_meta(f, '"val"', '"test"'),
 }
 
@@ -651,6 +651,14 @@ def test_a_linked_folder_is_read_once_and_what_cannot_be_unpacked_is_a_sentence(
         path = tmp_path / "a.jsonl.zst"
         path.write_bytes(b"?")
         list(text.documents([path], "reading", []))
+
+
+@pytest.mark.parametrize("name", ["a.json", "b.CSV", "c.tsv"])
+def test_texts_in_quotes_are_read_only_where_a_pattern_asks_for_them(name, tmp_path):
+    (tmp_path / name).write_text('{"text": "one"}', encoding="utf-8")
+    with pytest.raises(UserError, match="would be read as one text, with its quotes"):
+        text.find_files([str(tmp_path / name)])
+    assert text.find_files([str(tmp_path)], [f"*{Path(name).suffix}"]) == [tmp_path / name]
 
 
 def test_names_of_files_are_read_in_any_case(tmp_path):

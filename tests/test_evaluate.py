@@ -588,7 +588,7 @@ def test_exact_match_solves_sizes_up_to_the_first_that_fails():
     assert table(rows)["right"].tolist() == [1.0, 0.97, 0.92, 0.4, 0.95]
 
 
-def test_rows_with_answers_are_rows_of_a_result(tmp_path, monkeypatch):
+def test_rows_with_answers_are_rows_of_a_result(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tasks, "TRAIN_TEXTS", 40)
     monkeypatch.setattr(tasks, "TEST_TEXTS", 5)
     tasks.prepare(tmp_path / "copy")
@@ -598,6 +598,10 @@ def test_rows_with_answers_are_rows_of_a_result(tmp_path, monkeypatch):
     tester = evaluate.Tester(model, load_corpus("copy", tmp_path))
     found = extrapolation(tester, run_at(64), (), 64).records
     assert [row.length for row in found] == [*range(5, 61, 5)]
+    capsys.readouterr()
+    asked = extrapolation(tester, run_at(64), (25, 27), 64).records
+    assert [row.length for row in asked] == [5, 10, 15, 20, 25]
+    assert "note: copy has no texts of [27]; its sizes are [5, 10, " in capsys.readouterr().out
     # of the text, padded to the width of its group; its last token is not read
     widths = [width for _, _, width in tester.corpus.meta["rows"]["sizes"]]
     assert [64 * row.factor for row in found] == [width - 1 for width in widths]

@@ -169,10 +169,22 @@ def test_a_model_with_a_key_that_nothing_reads_is_an_error(monkeypatch, capsys, 
     assert (tmp_path / "both.png").stat().st_size > 1000
 
 
+def test_factors_are_read_from_the_file_that_is_named(monkeypatch, capsys, tmp_path):
+    for name, factor in (("a.json", 2.0), ("config.json", 50.0)):
+        scaling = {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [factor] * 8}
+        config = {"model_type": "phi3", "hidden_size": 64, "num_attention_heads": 4}
+        config |= {"num_hidden_layers": 2, "max_position_embeddings": 4096}
+        config |= {"original_max_position_embeddings": 512, "rope_scaling": scaling}
+        (tmp_path / name).write_text(json.dumps(config))
+    monkeypatch.setattr(sys, "argv", ["explain", str(tmp_path / "a.json"), "--length=4096"])
+    assert explain.main() == 0
+    assert "12.566" in capsys.readouterr().out  # 2 x 2 pi
+
+
 def test_a_config_that_cannot_be_read_is_another_exit_status(monkeypatch, capsys, tmp_path):
     path = tmp_path / "config.json"
     for text, sentence in (
-        ("[1]", "missing or not readable JSON"),
+        ("[1]", "missing or holds no JSON object"),
         ('{"model_type": "new"}', "type new is unknown"),
         (json.dumps(GEMMA | dict(layer_types=[0, 1])), "2 types for 12 layers"),
         (json.dumps(GEMMA | dict(layer_types=[[]] * 12)), "is no config.json of a model"),

@@ -625,6 +625,14 @@ def test_a_fine_tuned_model_takes_along_how_long_it_was_trained(settings, first,
     assert_equal_logits(ours, theirs, [L, 4 * L])
 
 
+def test_a_table_that_was_fine_tuned_on_shorter_texts_is_exported_whole(tmp_path):
+    ours = ours_of(pos="learned")
+    ours.config = replace(ours.config, block_size=L // 2)
+    assert save_model(ours, tmp_path / "model")["n_positions"] == L
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()
+    assert_equal_logits(ours, theirs, [L])
+
+
 def test_dynamic_ntk_has_one_length_only(tmp_path):
     ours = ours_of(**BLOCK, extend="dynamic_ntk(factor=2)")
     ours.config = replace(ours.config, block_size=4 * L)

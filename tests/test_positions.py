@@ -366,6 +366,8 @@ REFUSED = [
     (dict(model_type="new"), "type new is unknown, without any of rope_parameters"),
     (dict(model_type="new", rope_theta=1e4, hidden_size=None), "none of the keys hidden_size"),
     (dict(model_type="qwen3", layer_types=["full_attention"]), "1 types for 4 layers"),
+    (dict(model_type="qwen3", layer_types=["far_attention"] * 4), "'far_attention', which is not"),
+    (dict(model_type="smollm3", no_rope_layers=[1, 0]), "no_rope_layers has 2 entries for 4"),
 ]
 
 
@@ -388,6 +390,11 @@ def test_sizes_that_are_left_out_are_those_of_the_class():
     assert (found.n_head, found.length) == (8, 131072)
     assert found.n_head == config.num_attention_heads and found.layers[0].width == config.head_dim
     assert found.length == config.max_position_embeddings and "is missing" in found.notes[0]
+    # as in models of text and pictures, whose heads are those of the class
+    few = dict(model_type="llama", num_key_value_heads=8)
+    found = Positions(dict(model_type="llava", text_config=few))
+    config = CONFIG_MAPPING["llava"](text_config=few).text_config
+    assert found.n_head == config.num_attention_heads and found.layers[0].width == config.head_dim
 
 
 def test_hunyuans_dynamic_has_a_fixed_factor(monkeypatch, tmp_path):

@@ -149,7 +149,8 @@ def make_texts(
     if len(source) < room + n_texts:
         raise UserError(
             f"{n_texts} texts with {room} bytes of a corpus each need more than the {len(source)} "
-            "bytes of a split: lower --longest, or take a corpus with more text"
+            "bytes of a split: raise --trained (fewer texts of training), lower --longest (shorter "
+            "texts of the test), or take a corpus with more text"
         )
     starts = evenly(len(source) - room, n_texts)
     tokens[is_filler] = source[starts[:, None] + np.arange(room)].ravel()

@@ -49,6 +49,7 @@ from data.tokenizers import HERE, TOKENIZERS, FileTokenizer, Tokenizer, read_tok
 
 UNPACK = {"xz": lzma.open, "gz": gzip.open}
 PACKED = ("zst", "bz2", "zip", "parquet")  # not read
+QUOTED = (".json", ".csv", ".tsv")  # texts in quotes, which are read only where --glob asks for it
 BATCH = 256  # documents encoded together
 PATTERNS = ("*.txt", "*.md")  # of the files read in a folder
 
@@ -66,6 +67,11 @@ def find_files(paths: Iterable[str], patterns: Sequence[str] = PATTERNS) -> list
     others = 0
     for path in map(Path, paths):
         if path.is_file():
+            if path.suffix.lower() in QUOTED:
+                raise UserError(
+                    f"{path} would be read as one text, with its quotes: write each text as a line "
+                    'of a .jsonl file, {"text": ...}, or, if that is meant, name it .txt'
+                )
             files[path.resolve()] = path
         elif not path.is_dir():
             raise UserError(f"there is no file or folder {path}")
