@@ -7,7 +7,7 @@
 `flex`     FlexAttention on a GPU: biases from a table of distances or computed in the kernel,
            masks as blocks of keys
 `scored`   the reference in blocks of queries: where a piece computes the whole score or the
-           weights, or distances are rewritten
+           weights, distances are rewritten, or a GPU must be deterministic in training
 
 A score is q.k x scale, times the temperature, plus biases; -inf if the query may not see the key.
 `added_scores` makes the biases and the -inf for every path but `flex`: see `attend_flex`.
@@ -80,7 +80,9 @@ class Plan:
     key_ids: Tensor  # (S,)
     query_tables: tuple[Tensor, ...]  # what `turn_piece.tables` gives
     key_tables: tuple[Tensor, ...]  # of the new keys; if there are regions, of all keys
-    temperature: Tensor | None  # (T, 1) or (H, T, 1), multiplies the scores; of `cut` (B, ., T, 1)
+    temperature: (
+        Tensor | None
+    )  # (T, 1) or (H, T, 1), multiplies the scores; after `cut` (B, ., T, 1)
     biases: list[Piece]
     masks: list[Piece]
     turn_piece: Piece | None  # turns queries and keys, and perhaps values
@@ -515,8 +517,10 @@ def attend_flex(q, k, v, plan, scale):
     )
 
 
-def attend_added(q, k, v, plan, scale, start, stop):
-    """A block of R queries, the last of C keys, with a matrix of added scores (H or 1, R, C)."""
+def attend_added(q, k, v, plan, scale, _, start, stop):
+    """A block of R queries, the last of C keys, with a matrix of added scores (H or 1, R, C).
+    Features are columns of q and k by now.
+    """
     options = plan.options
     if plan.last_added is not None:
         return attend_shifted(q, k, v, plan, scale)
@@ -590,7 +594,7 @@ def kept(x, first, sinks=0):
     return torch.cat((x[..., :sinks, :], rest), -2) if sinks > 0 else rest
 
 
-def attend_scored(q, k, v, plan, scale, start, stop, features):
+def attend_scored(q, k, v, plan, scale, features, start, stop):
     """A block by the reference; what a piece computes from keys may depend on hidden ones too."""
     part = slice_queries(plan, start, stop)
     if features is not None:
@@ -614,7 +618,7 @@ def keep_keys(plan, first, sinks):
     )
 
 
-def in_blocks(attend_block, q, k, v, plan, scale, *features):
+def in_blocks(attend_block, q, k, v, plan, scale, features=None):
     """The outputs of all queries (B, H, T, D), a block at a time: attend_block gets the queries
     start ... stop - 1, and the keys up to the last of them.
     """
@@ -635,9 +639,10 @@ def in_blocks(attend_block, q, k, v, plan, scale, *features):
     for start in reversed(range(0, n_queries, size)):
         stop = min(start + size, n_queries)
         end = n_keys - n_queries + stop
-        block = (q[..., start:stop, :], k[..., :end, :], v[..., :end, :], plan, scale, start, stop)
+        block = (q[..., start:stop, :], k[..., :end, :], v[..., :end, :])
+        block += (plan, scale, features, start, stop)
         if recompute:
-            outputs.append(checkpoint(attend_block, *block, *features, use_reentrant=False))
+            outputs.append(checkpoint(attend_block, *block, use_reentrant=False))
         else:
-            outputs.append(attend_block(*block, *features))
+            outputs.append(attend_block(*block))
     return torch.cat(outputs[::-1], -2)

@@ -441,26 +441,20 @@ class GPT(nn.Module):
         return self.ln_f(x[:, -(n_queries or x.shape[1]) :])
 
     def logits(self, idx: Tensor, cache: Cache | None = None) -> Tensor:
-        """The logits (B, T, V) of tokens idx (B, T), which follow those in the cache."""
+        """The logits (B, T, V) of tokens idx (B, T). With a cache, idx are the next tokens after
+        those in it, and are added to it.
+        """
         return self.lm_head(self.hidden(idx, cache))
 
-    def forward(
-        self,
-        idx: Tensor,
-        targets: Tensor | None = None,
-        *,
-        cache: Cache | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(self, idx: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Tokens idx (B, T) -> (logits, loss).
 
         With targets (B, T), of which -1 is ignored: logits (B, T, V) and the mean loss in nats.
-        Without targets the loss is None, and logits (B, 1, V) are those of the last position. With
-        a cache, idx are the next tokens: they are appended to it, and get logits (B, T, V).
+        Without targets the loss is None, and logits (B, 1, V) are those of the last position.
         """
-        x = self.hidden(idx, cache)
         if targets is None:
-            return self.lm_head(x if cache else x[:, -1:]), None
-        logits = self.lm_head(x)
+            return self.lm_head(self.hidden(idx)[:, -1:]), None
+        logits = self.logits(idx)
         flat = logits.float().flatten(0, 1)
         return logits, F.cross_entropy(flat, targets.flatten(), ignore_index=-1)
 
@@ -532,10 +526,6 @@ class GPT(nn.Module):
 
     # ---- generation
 
-    def new_cache(self, batch: int, length: int) -> Cache:
-        """A cache for `batch` texts that will grow to `length` tokens each."""
-        return Cache(batch, length)
-
     @torch.no_grad()
     def stream(
         self,
@@ -554,7 +544,7 @@ class GPT(nn.Module):
         total = idx.shape[1] + max_new_tokens
         limit = self.pos.limit
         must_crop = limit is not None and total > limit
-        cache = None if must_crop else self.new_cache(idx.shape[0], total)
+        cache = None if must_crop else Cache(idx.shape[0], total)
         new = idx
         for _ in range(max_new_tokens):
             if must_crop:

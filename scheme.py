@@ -4,9 +4,10 @@
     rope | rope | rope | nope       a pattern over layers: layer n uses branch n mod 4
     3 * rope | nope                 the same pattern with one rope, shared by three layers
 
-The file has four parts. The grammar parses an expression. The look-up finds the class of each name
-and builds the pieces. `check_layer` refuses pieces that cannot be combined. `Scheme` holds the
-pieces of a model and makes a `Plan` for attention in each forward pass.
+The grammar parses an expression. The look-up finds the class of each name and builds the pieces.
+`check_layer` refuses pieces that cannot be combined. `Scheme` holds the pieces of a model and makes
+a `Plan` for attention in each forward pass. At the end are the files that define a scheme, which a
+run keeps.
 """
 
 import ast

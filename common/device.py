@@ -120,8 +120,8 @@ def cpu_has_bfloat16() -> bool:
 def measured_rates(tokens: int, width: int) -> dict[str, float]:
     """GFLOP/s of (tokens, width) x (width, 4 width) on this CPU, {dtype: rate}.
 
-    The formats take ten turns, because another program may take the processor; two are enough if
-    the choice is clear.
+    The two formats are timed in turn, ten times, because other programs may slow one of them; twice
+    if the choice is clear.
     """
     rates = {"bfloat16": 0.0, "float32": 0.0}
     for turn in range(10):
@@ -183,7 +183,7 @@ def set_up_cpu() -> None:
 
 def warn_if_busy(compute: Compute) -> None:
     """Print a note if other programs keep the CPU busy."""
-    # threads wait for the one that is interrupted; the mean number of programs of the last minute
+    # running programs, mean of the last minute; all threads wait for one that is interrupted
     load = os.getloadavg()[0]
     cores = os.cpu_count()
     if compute.kind == "cpu" and torch.get_num_threads() > 1 and load > 1.5 * cores:

@@ -46,8 +46,8 @@ class Processes:
     def wrap_ddp(self, module: nn.Module) -> nn.Module:
         """The module, wrapped by DDP so that its gradients are averaged over all processes.
 
-        Parameters may lack a gradient. One that never has one is added, because then DDP never
-        changes the order of its sums, and a resumed run repeats to the bit.
+        Parameters may lack a gradient. One that never gets a gradient is added: then DDP keeps the
+        order of its sums, and a resumed run repeats to the bit.
         """
         if self.size == 1:
             return module

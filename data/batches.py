@@ -129,7 +129,9 @@ def write_texts(
 
 
 def inputs_of(corpus: Corpus, split: str) -> int:
-    """The inputs of a text of this split; of validation texts that differ, of the trained sizes."""
+    """How many inputs a text of this split has; where validation texts differ in size, a training
+    text.
+    """
     if corpus.has_sizes:
         return corpus.meta["rows"]["inputs"]
     return corpus.meta["questions"]["trained" if split == "train" else "longest"]
@@ -283,9 +285,9 @@ def chunks(
 ) -> Pair:
     """Chunks of a split, and what the files say of each token: (n, length + 1) int64 each.
 
-    In a corpus without answers it is 1, but with `documents` "mask" 0 at the first token of one,
-    and with "pad" 0 after the end of the chunk's first one, and so is the token. At an answer it is
-    0 if one of its writes is not in the chunk.
+    Without answers it is 1, with two exceptions: with `documents` "mask" it is 0 at the first token
+    of a document; with "pad" it is 0 after the end of the chunk's first document, where the tokens
+    are 0 too. At an answer it is 0 if one of its writes is not in the chunk.
     """
     places = starts[:, None] + np.arange(length + 1)
     tokens = getattr(corpus, split).take(places, mode="clip").astype(np.int64)

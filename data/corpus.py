@@ -13,10 +13,12 @@ train_starts.npy and val_starts.npy (the first token of each document) and meta.
     unit        what a token is: "byte", "char" or "token"
     source      where the texts come from
     rule        how they were split
-    splits      of train and val each: tokens, documents, dtype and sha256
+    splits      of train and val each: tokens, documents, dtype, sha256, and where tokens begin in
+                the file (offset)
     characters  of "char", in the order of their tokens
+    signs       texts of the tokens of "bytes" from 256 on
     tokenizer_sha256, end_token      of "file"; the token after a document, or null
-    rows        of texts with answers, see data/batches.py
+    rows, questions                  of texts with answers, see data/batches.py
 
 A folder with only train.bin and val.bin is read as nanoGPT's or llm.c's, in GPT-2's tokens (see
 data/nanogpt); the other files are added on first use.
@@ -134,7 +136,9 @@ class Corpus:
         return np.maximum(in_text, 0)
 
     def fits(self, size: int) -> bool:
-        """Whether a model with `size` tokens fits; it may have more than gpt2 or a file."""
+        """Whether a model with `size` tokens can read this corpus: it may have more than gpt2's or
+        a file's, because models pad their vocabulary.
+        """
         if self.meta["tokenizer"] in ("file", "gpt2"):
             return self.vocab_size <= size
         return self.vocab_size == size

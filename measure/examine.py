@@ -20,7 +20,7 @@ from attention import Options
 from common.device import is_out_of_memory
 from common.errors import UserError
 from configurable import GPTConfig
-from model import GPT
+from model import GPT, Cache
 from posenc import Piece, Rotary, methods_of, scheme_name
 from scheme import Catalogue, mentions_in, parse
 
@@ -193,7 +193,7 @@ def logits_of(model, tokens, train=False, cuts=()):
     if train:
         torch.manual_seed(0)
         model.pos.draw(0, 0, tokens.shape[1])
-    cache = model.new_cache(*tokens.shape) if cuts else None
+    cache = Cache(*tokens.shape) if cuts else None
     parts = tokens.tensor_split(tuple(cuts), 1)
     with torch.set_grad_enabled(train):
         logits = torch.cat([model.logits(x, cache) for x in parts], 1)
@@ -308,14 +308,14 @@ def check_last(model, length):
     quick, however long the text.
     """
     length = min(length, model.pos.limit or length)
-    cache = model.new_cache(1, length)
+    cache = Cache(1, length)
     token = torch.zeros(1, 1, dtype=torch.long)
-    model.eval()(token, cache=cache)  # makes the tensors
+    model.eval().logits(token, cache)  # makes the tensors
     for tensor in cache.tensors.values():
         tensor.zero_()
     cache.n = length - 1
     cache.tokens = token.expand(1, cache.n)
-    model(token, cache=cache)
+    model.logits(token, cache)
 
 
 def check_long(model, length):

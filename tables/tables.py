@@ -189,8 +189,8 @@ def notes_of(rows: pd.DataFrame) -> list[str]:
 
 
 def sizes_of(rows: pd.DataFrame) -> list[str]:
-    """What to know where labels are compared that differ in size or in what they were trained on:
-    by a tenth, since schemes have parameters of their own.
+    """A line each for parameters and tokens trained on, where the largest label has over a tenth
+    more than the smallest; schemes' own parameters make smaller differences.
     """
     lines = []
     named = {"parameters": "parameters", "tokens_trained": "tokens trained on"}

@@ -394,7 +394,7 @@ def test_an_extension_works_in_every_way_of_computing_or_is_refused(pos, tmp_pat
             found = logits(gpt, idx)
             cache = Cache(2, 6 * L)
             chunks = [5, 1, 6 * L - 16] + [1] * 10
-            parts = [gpt(part, cache=cache)[0] for part in idx.split(chunks, 1)]
+            parts = [gpt.logits(part, cache) for part in idx.split(chunks, 1)]
             assert_close(torch.cat(parts, 1), found)
             assert torch.equal(logits(gpt, changed)[:, :13], found[:, :13])
             gpt.options = Options("scored", block_queries=7)
@@ -422,7 +422,7 @@ def test_a_map_of_frequencies_by_layer_is_the_model_that_has_them_so():
     assert_close(mixed, logits(by_hand, idx))
     assert (mixed - plain).abs().max() > 1e-3 and (mixed - every).abs().max() > 1e-3
     cache = Cache(2, 6 * L)
-    parts = [gpt(part, cache=cache)[0] for part in idx.split([5, 1, 6 * L - 6], 1)]
+    parts = [gpt.logits(part, cache) for part in idx.split([5, 1, 6 * L - 6], 1)]
     assert_close(torch.cat(parts, 1), mixed)
 
     # two maps, each in layers of its own: the tables of a layer are those of its map alone

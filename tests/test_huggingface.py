@@ -209,7 +209,7 @@ def test_a_pattern_over_layers_is_read_and_decodes_step_by_step(name, tmp_path):
     cache = Cache(2, 3 * L)
     for part in (idx[:, :5], *idx[:, 5:].split(1, 1)):
         now = expected[:, cache.n : cache.n + part.shape[1]]
-        torch.testing.assert_close(ours(part, cache=cache)[0], now, rtol=0, atol=1e-5)
+        torch.testing.assert_close(ours.logits(part, cache), now, rtol=0, atol=1e-5)
     with pytest.raises(UserError, match="matches this model"):
         save_model(ours, tmp_path / "new")
     assert not (tmp_path / "new").exists()

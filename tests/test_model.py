@@ -28,8 +28,8 @@ ARCHITECTURES = {
 
 def in_parts(gpt, idx, sizes):
     """Logits of all tokens, read through a cache in parts of these sizes."""
-    cache = gpt.new_cache(*idx.shape)
-    return torch.cat([gpt(part, cache=cache)[0] for part in idx.split(sizes, 1)], 1)
+    cache = Cache(*idx.shape)
+    return torch.cat([gpt.logits(part, cache) for part in idx.split(sizes, 1)], 1)
 
 
 # ---- properties of every scheme
@@ -157,7 +157,7 @@ def test_xsa_leaves_nothing_of_a_token_that_sees_itself_alone(sizes):
 def cache_bytes(gpt):
     """The size of a cache in bytes per token."""
     cache = Cache(1, 1)
-    gpt(torch.zeros(1, 1, dtype=torch.long), cache=cache)
+    gpt.logits(torch.zeros(1, 1, dtype=torch.long), cache)
     return sum(x.nbytes for x in cache.tensors.values())
 
 
@@ -264,11 +264,11 @@ def test_what_a_model_cannot_read_is_refused():
     with pytest.raises(UserError, match="12 positions"):
         gpt(torch.zeros(1, 13, dtype=torch.long))
     with pytest.raises(UserError, match="12 positions"):
-        gpt(torch.zeros(1, 3, dtype=torch.long), cache=Cache(1, 13))
+        gpt.logits(torch.zeros(1, 3, dtype=torch.long), Cache(1, 13))
     cache = Cache(1, 4)
-    gpt(torch.zeros(1, 3, dtype=torch.long), cache=cache)
+    gpt.logits(torch.zeros(1, 3, dtype=torch.long), cache)
     with pytest.raises(UserError, match=r"= \(1, 4\), not \(1, 5\)"):
-        gpt(torch.zeros(1, 2, dtype=torch.long), cache=cache)
+        gpt.logits(torch.zeros(1, 2, dtype=torch.long), cache)
 
 
 def test_dropped_positions_leave_the_weights_alone():

@@ -55,7 +55,7 @@ def test_masks_and_temperatures_are_those_of_the_formula(monkeypatch):
     figures = []
     monkeypatch.setattr(picture, "save_figure", lambda figure, path: figures.append(figure))
     plan, scores = picture.look_at(build("rope + window(size=3, sinks=1) + logn").pos, 0, 1024)
-    picture.draw([("one", 128, plan, scores, pd.DataFrame())], "x.png")
+    picture.draw([picture.Look("one", 128, plan, scores, pd.DataFrame())], "x.png")
     score, seen, factor = figures[0].axes  # no pairs turn
     i, j = np.indices((256, 256))  # 2 L
     image = seen.images[0].get_array()

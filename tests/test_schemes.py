@@ -242,7 +242,7 @@ def test_no_token_is_felt_before_it_or_in_another_text_and_a_cache_changes_nothi
         assert (before - after)[0, 6:].abs().max() > 1e-4
         for chunks in ([1, 2, 7], [5] + [1] * 5):
             cache = Cache(3, 10)
-            parts = [gpt(part, cache=cache)[0] for part in idx.split(chunks, 1)]
+            parts = [gpt.logits(part, cache) for part in idx.split(chunks, 1)]
             assert_close(torch.cat(parts, 1), before)
         long = logits(gpt, tokens(1, 8 * L))
         assert long.isfinite().all() and long.std() > 0.01
@@ -1014,7 +1014,7 @@ def test_topk_with_many_equal_tokens_decodes_as_in_one_pass():
         if p.dim() == 2:
             p.normal_(std=p.shape[1] ** -0.5)
     idx, cache = tokens(4, 64) % 5, Cache(4, 64)
-    parts = [gpt(part, cache=cache)[0] for part in idx.split([7, 1, 1, 30, 25], 1)]
+    parts = [gpt.logits(part, cache) for part in idx.split([7, 1, 1, 30, 25], 1)]
     torch.testing.assert_close(torch.cat(parts, 1), logits(gpt, idx), rtol=0, atol=1e-4)
 
 
@@ -1180,7 +1180,7 @@ def test_a_users_scheme_is_its_formula_trains_decodes_and_composes(own):
     idx = tokens(2, 13)
     plain = logits(build("rope | alibi", 3), idx)
     whole, cache = logits(gpt, idx), Cache(2, 13)
-    parts = [gpt(part, cache=cache)[0] for part in idx.split([5, 1, 7], 1)]
+    parts = [gpt.logits(part, cache) for part in idx.split([5, 1, 7], 1)]
     assert_close(torch.cat(parts, 1), whole)
     assert not torch.allclose(whole, plain)
     scheme = Scheme("root_distance(start=0.25)", SHAPE, 1, Catalogue(own))
@@ -1206,7 +1206,7 @@ def test_weights_and_outputs_of_a_users_file_are_their_formulas(own):
     expected = y * sums / (sums + sink) * torch.sigmoid(gate) - 0.1 * v
     assert_close(heads, expected.flatten(1))
     cache = Cache(2, 7)
-    parts = [gpt(part, cache=cache)[0] for part in idx.split([4, 1, 2], 1)]
+    parts = [gpt.logits(part, cache) for part in idx.split([4, 1, 2], 1)]
     assert_close(torch.cat(parts, 1), logits(gpt, idx))
 
 
@@ -1222,7 +1222,7 @@ def test_values_are_turned_by_the_tables_of_each_head(tmp_path):
     idx = tokens(2, 13)
     whole, cache = logits(gpt, idx), Cache(2, 13)
     assert examine(gpt.config, path) == []
-    parts = [gpt(part, cache=cache)[0] for part in idx.split([5, 1, 7], 1)]
+    parts = [gpt.logits(part, cache) for part in idx.split([5, 1, 7], 1)]
     assert_close(torch.cat(parts, 1), whole)
     for piece in gpt.pos.pieces.values():
         piece.shift.data.zero_()

@@ -158,7 +158,7 @@ def print_layers(scheme: Scheme, length: int, title: str) -> list[Look]:
     looks = []
     for layer in range(len(scheme.layers)):
         plan, scores = look_at(scheme, layer, size)
-        if any(scores.equal(look[3]) for look in looks):
+        if any(scores.equal(look.scores) for look in looks):
             continue
         table = pd.DataFrame()
         if isinstance(plan.turn_piece, Rotary):
@@ -168,7 +168,7 @@ def print_layers(scheme: Scheme, length: int, title: str) -> list[Look]:
         frame = frame.filter([1, 8, 64, 512, 4096, 32768])
         print(f"\nscore by distance in layer {layer}, less the highest\n")
         print(frame.rename_axis("head").to_string(float_format="%.2f"))
-        looks.append((f"{title}, layer {layer}", shape.first_length, plan, scores, table))
+        looks.append(Look(f"{title}, layer {layer}", shape.first_length, plan, scores, table))
     return looks
 
 

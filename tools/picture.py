@@ -1,6 +1,6 @@
 """What schemes do to scores, drawn."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -10,8 +10,15 @@ from attention import Options, Plan, attention_weights, sees, slice_queries
 from scheme import Scheme
 from tables.figures import new_figure, save_figure
 
-# a title, the training length, a layer's plan, scores by distance (H, N), pairs that turn
-Look = tuple[str, int, Plan, Tensor, pd.DataFrame]
+
+class Look(NamedTuple):
+    """What is drawn of a layer."""
+
+    title: str
+    trained: int  # the training length
+    plan: Plan
+    scores: Tensor  # by distance, (H, N)
+    pairs: pd.DataFrame  # those that turn
 
 
 @torch.no_grad()
@@ -62,15 +69,15 @@ def draw(looks: list[Look], path: str) -> None:
     see, the temperature, and pairs: those above the dashed line do not finish a turn within L.
     """
     panels = ["scores"]
-    if any(plan.masks for _, _, plan, _, _ in looks):
+    if any(look.plan.masks for look in looks):
         panels.append("keys")
-    if any(plan.temperature is not None for _, _, plan, _, _ in looks):
+    if any(look.plan.temperature is not None for look in looks):
         panels.append("temperature")
-    if any(len(table) for *_, table in looks):
+    if any(len(look.pairs) for look in looks):
         panels.append("pairs")
     figure = new_figure((4.5 * len(panels), 3 * len(looks) + 0.4))
     grid = figure.subplots(len(looks), len(panels), squeeze=False)
-    for (title, trained, plan, scores, table), row in zip(looks, grid, strict=True):
+    for (title, trained, plan, scores, pairs), row in zip(looks, grid, strict=True):
         axes = dict(zip(panels, row, strict=True))
         axes["scores"].set_title(title, loc="left")
         draw_lines(axes["scores"], scores, trained)
@@ -86,8 +93,8 @@ def draw(looks: list[Look], path: str) -> None:
             lines = plan.temperature.reshape(-1, scores.shape[1])
             draw_lines(axes["temperature"], lines, trained)
             axes["temperature"].set(xlabel="position of the query", ylabel="factor of its scores")
-        if len(table):
-            wavelengths = table.filter(like="wavelength")
+        if len(pairs):
+            wavelengths = pairs.filter(like="wavelength")
             wavelengths.plot(ax=axes["pairs"], style=["o", "."], logy=True)
             axes["pairs"].axhline(trained, color="0.35", linestyle="--")
             axes["pairs"].set_ylabel("tokens")
