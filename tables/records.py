@@ -272,17 +272,28 @@ def rows_of(
             extend = record.extend
             if extend and extend == result.extend and not has_own_files(record, result):
                 extend += " of other files"  # not as it was trained
-            label = f"{scheme}, {extend}" if extend else scheme
-            if known and extend == result.extend:
-                label = known
-            elif result.extend and not extend:
-                label += ", none"
-            if result.planned_before:
-                label += f" (planned for {result.planned_before} steps)"
-            if record.step is not None and record.step < result.max_iters:
-                label += f" (unfinished: step {record.step} of {result.max_iters})"
+            is_known = known and extend == result.extend
+            label = known if is_known else label_of(scheme, extend, result)
+            label += state_of(record, result)
             rows.append(about | vars(record) | {"label": label, "extend": extend})
     return complete(pd.DataFrame(rows))
+
+
+def label_of(scheme: str, extend: str, result: Result) -> str:
+    """The label of a scheme, with the extension of a record of this result."""
+    if extend:
+        return f"{scheme}, {extend}"
+    return f"{scheme}, none" if result.extend else scheme
+
+
+def state_of(record: Record, result: Result) -> str:
+    """What a label says of a model that is not trained as it was planned; "" for the others."""
+    text = ""
+    if result.planned_before:
+        text = f" (planned for {result.planned_before} steps)"
+    if record.step is not None and record.step < result.max_iters:
+        text += f" (unfinished: step {record.step} of {result.max_iters})"
+    return text
 
 
 def has_own_files(record: Record, result: Result) -> bool:
