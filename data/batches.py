@@ -28,15 +28,14 @@ meta.json has
     content, order   the two kinds: "chance" is the share that a guess, or a count, gets right
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 
 from common.errors import UserError
-from data.corpus import SPLITS, Corpus, write_corpus
+from data.corpus import SPLITS, Corpus, Pair
 
 # ---- training sequences
 
@@ -97,35 +96,6 @@ ORDER = 2
 BYTE = 3
 SCORED = 32  # bytes of a corpus scored in a test, the last ones of each text
 UNREAD = 512  # training texts to choose a learning rate by
-Pair = tuple[np.ndarray, np.ndarray]  # tokens (texts, width) and how far back their answers are
-
-
-def write_texts(
-    folder: Path, train: Pair, validation: Mapping[int, Pair], rows: dict, **entries: str
-) -> dict:
-    """Write a corpus of texts with answers to `folder` and return the content of its meta.json.
-
-    `validation` has the texts of each size. Those of a trained size are padded to the training
-    width with token 0, which is not scored. `rows` is the entry in meta.json, without inputs and
-    sizes. For `entries` see `write_corpus`.
-    """
-    width = train[0].shape[1]
-    rows = {**rows, "inputs": width - 1, "sizes": []}
-    texts = []
-    answers = []
-    for size, (tokens, distances) in validation.items():
-        if size <= rows["trained"]:
-            missing = [(0, 0), (0, width - tokens.shape[1])]
-            tokens = np.pad(tokens, missing)
-            distances = np.pad(distances, missing)
-        rows["sizes"].append((size, *tokens.shape))
-        texts.extend(tokens)
-        answers.append(distances.ravel())
-    files = {
-        "train_answers.npy": train[1].ravel().astype(np.uint16),
-        "val_answers.npy": np.concatenate(answers).astype(np.uint16),
-    }
-    return write_corpus(folder, {"train": train[0], "val": texts}, files, rows=rows, **entries)
 
 
 def inputs_of(corpus: Corpus, split: str) -> int:

@@ -43,6 +43,7 @@ from common.errors import UserError
 from common.files import read_json, sha256, write_json
 from data.tokenizers import HERE, Tokenizer, tokenizer_of
 
+Pair = tuple[np.ndarray, np.ndarray]  # tokens (texts, width) and how far back their answers are
 SPLITS = ("train", "val")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")  # of a corpus
 TASKS = (
@@ -286,6 +287,34 @@ def write_corpus(
             os.replace(file, folder / file.name)
     print(f"made the corpus {folder.name}: {meta['source']}")
     return meta
+
+
+def write_texts(
+    folder: Path, train: Pair, validation: Mapping[int, Pair], rows: dict, **entries: str
+) -> dict:
+    """Write a corpus of texts with answers to `folder` and return the content of its meta.json.
+
+    `validation` has the texts of each size. Those of a trained size are padded to the training
+    width with token 0, which is not scored. `rows` is the entry in meta.json, without inputs and
+    sizes. For `entries` see `write_corpus`.
+    """
+    width = train[0].shape[1]
+    rows = {**rows, "inputs": width - 1, "sizes": []}
+    texts = []
+    answers = []
+    for size, (tokens, distances) in validation.items():
+        if size <= rows["trained"]:
+            missing = [(0, 0), (0, width - tokens.shape[1])]
+            tokens = np.pad(tokens, missing)
+            distances = np.pad(distances, missing)
+        rows["sizes"].append((size, *tokens.shape))
+        texts.extend(tokens)
+        answers.append(distances.ravel())
+    files = {
+        "train_answers.npy": train[1].ravel().astype(np.uint16),
+        "val_answers.npy": np.concatenate(answers).astype(np.uint16),
+    }
+    return write_corpus(folder, {"train": train[0], "val": texts}, files, rows=rows, **entries)
 
 
 def new_folder(name: str, overwrite: bool, root: Path = HERE) -> Path:

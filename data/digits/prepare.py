@@ -23,8 +23,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from common.errors import UserError, run_program
-from data.batches import Pair, write_texts
-from data.corpus import new_folder, new_parser
+from data.corpus import Pair, new_folder, new_parser, write_texts
 
 GREYS = " .:-=+*#"  # from blank to dark: tokens 0, 1 ...
 START = len(GREYS)  # the token before the first patch

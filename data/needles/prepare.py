@@ -46,8 +46,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from common.errors import UserError, run_program
-from data.batches import LEAST_ANSWERS, Pair, write_texts
-from data.corpus import OF_TOKENS, Corpus, load_corpus, new_folder, new_parser
+from data.batches import LEAST_ANSWERS
+from data.corpus import OF_TOKENS, Corpus, Pair, load_corpus, new_folder, new_parser, write_texts
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"  # of keys; values have capitals, which are rare in text
 KEY, VALUE = 2, 4  # letters

@@ -28,8 +28,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from common.errors import UserError, run_program
-from data.batches import write_texts
-from data.corpus import new_parser
+from data.corpus import new_parser, write_texts
 from data.tokenizers import HERE
 
 TRAINED = 20  # the largest size in training
