@@ -128,8 +128,6 @@ def diagnose_run(run: Run, settings: EvaluateSettings) -> None:
         diagnose.attention_of(model, texts, length),
         diagnose.far_shuffled(partial(tester.nats_by_place, places), lengths),
     ]
-    if lengths[-1] >= 2 * length:  # at least a window to write
-        findings.append(diagnose.continuations(model, texts, length))
     diagnose.report(findings, run.folder, describe_run(run), corpus.name)
 
 

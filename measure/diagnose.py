@@ -1,4 +1,4 @@
-"""Why a loss is what it is: where attention goes, whether far text is read, what is written far on.
+"""Why a loss is what it is: where attention goes, and whether far text is read.
 
 `python evaluate.py out/RUN --diagnose` measures it on texts of the validation split and writes
 diagnose.json and diagnose.png into the run folder. Each number is a mean over texts; the column
@@ -22,9 +22,7 @@ from tables import tables
 from tables.figures import new_figure, save_figure
 from tables.records import Result
 
-TEXTS = 16  # whose attention is measured, and which are continued
-SEED = 1337
-REPEATED = 4  # tokens of the n-grams that are looked for
+TEXTS = 16  # whose attention is measured
 Finding = tuple[str, pd.DataFrame, str, str]  # title, numbers by an index, notes, what is drawn
 
 
@@ -99,35 +97,6 @@ N     rise of the loss, nats, in texts of N tokens; 0 where nothing is shuffled"
         columns[f"N = {n}"] = np.stack([score(n, tokens) - nats for tokens in kept])
     frame = with_errors(columns, pd.Index(kept, name="kept"))
     return "far text shuffled", frame, note, "rise of the loss, nats"
-
-
-def repetition(text: list[int], size: int) -> list[float]:
-    """The share of 4-grams that stood before in the text, for each window of `size` tokens.
-
-    A 4-gram belongs to a window if all of it is there.
-    """
-    ngrams = pd.DataFrame(np.lib.stride_tricks.sliding_window_view(text, REPEATED))
-    repeated = ngrams.duplicated()
-    starts = range(0, len(text) - size + 1, size)
-    return [repeated[start : start + size + 1 - REPEATED].mean() for start in starts]
-
-
-def continuations(model: GPT, texts: Tensor, length: int) -> Finding:
-    """The text after a prompt of `length` tokens, as the model writes it and as it was."""
-    note = """from      where a window of L tokens begins, counted from the start of the prompt
-written   the share of its 4-grams that stood before in the text after the prompt
-real      the same of the text as it was"""
-    n = texts.shape[1]
-    generator = torch.Generator(texts.device).manual_seed(SEED)
-    written = model.generate(texts[:, :length], n - length, generator=generator)
-    size = max(length, REPEATED)
-    samples = {}
-    for title, batch in (("written", written), ("real", texts)):
-        shares = [repetition(text, size) for text in batch[:, length:].tolist()]
-        samples[title] = np.array(shares).T  # (windows, texts)
-    starts = pd.RangeIndex(length, n - size + 1, size, name="from")
-    frame = with_errors(samples, starts)
-    return "repetition in text continued at temperature 1", frame, note, "share of the 4-grams"
 
 
 def report(findings: list[Finding], folder: Path, about: Result, dataset: str) -> None:
