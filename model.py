@@ -370,10 +370,6 @@ class GPT(nn.Module):
             widths=widths,
         )
         self.pos = Scheme(config.pos, shape, config.n_layer, Catalogue(pos_file))
-        for piece in self.pos.pieces.values():
-            needs_heads = piece.turn_back or "latent attention" in piece.conflicts
-            if config.kv_lora_rank and needs_heads:
-                raise UserError(f"{scheme_name(piece)} needs whole heads: leave kv_lora_rank out")
         self.pos.extend(config.extend, folder)
         self.config = replace(config, pos=self.pos.text, extend=self.pos.extend_text)
         self.options = Options()  # of attention; `Compute.place` sets those of a device

@@ -526,6 +526,8 @@ class Scheme(nn.Module):
         pieces, self.layers = build(self.expression, n_layer, shape, self.catalogue)
         self.pieces = nn.ModuleDict(pieces)
         for key, piece in pieces.items():
+            if shape.latent and (piece.turn_back or "latent attention" in piece.conflicts):
+                raise UserError(f"{scheme_name(piece)} needs whole heads: leave kv_lora_rank out")
             for at, rows in piece.mixes.items():
                 shape.width_at(at)  # UserError if there is no such place
                 if not isinstance(rows, int) or rows < 1:
