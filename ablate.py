@@ -62,7 +62,7 @@ from measure.text import tuning_loss
 from run.folder import RunFolder, provenance, run_folder
 from run.load import load_run, training_corpus
 from run.log import diverged, log_comparison
-from scheme import canonical_extend, parse
+from scheme import Catalogue, canonical_extend, parse
 from tables import records, statistics, tables
 from tables.figures import plot_rows
 
@@ -152,8 +152,11 @@ def make_cells(schemes: list[str], typed: dict) -> list[Cell]:
     fixed = ["dataset", "seed", "init_from", "out_dir", "pos_file", "dtype", "eval_windows"]
     if settings.learning_rates:
         fixed.append("learning_rate")
+        if max(settings.seeds) + 1 >= 2**32:
+            raise UserError("learning_rates are tried with a seed above the others: lower --seeds")
         if settings.learning_rate:
             print(f"note: learning_rates are tried, not learning_rate={settings.learning_rate}")
+    pieces = {*Catalogue(settings.pos_file).pieces}
     settings_of = {}  # by the label of a scheme
     for text in schemes:
         # 'rope --qk_norm=True' is a scheme with a setting of its own; a file may have several
@@ -174,12 +177,19 @@ def make_cells(schemes: list[str], typed: dict) -> list[Cell]:
         for name in fixed:
             if getattr(s, name) != getattr(shared, name):
                 raise UserError(f"{text}: a scheme of a comparison has no {name} of its own")
-        label = Path(scheme).stem if scheme.endswith(".py") else s.pos
+        label = s.pos
+        if scheme.endswith(".py"):
+            label = Path(scheme).stem
+            others = pieces - {mention.name for mention in parse(s.pos).mentions}
+            if label in others:  # the name of another scheme
+                label = f"{label}.py: {s.pos}"
         label = " ".join([label, *words])
         if s.max_iters != shared.max_iters:
             s = in_own_folder(s, "steps")
-        if label in settings_of or run_folder(s) in map(run_folder, settings_of.values()):
+        if run_folder(s) in map(run_folder, settings_of.values()):
             raise UserError(f"{label} would be trained twice: name each scheme once")
+        if label in settings_of:
+            raise UserError(f"two different ones are called {label}: rename a file")
         settings_of[label] = s
     cells = []
     for seed in dict.fromkeys(settings.seeds):  # each once

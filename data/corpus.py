@@ -169,7 +169,7 @@ def load_corpus(name: str, root: Path = HERE) -> Corpus:
     elif name in OFFLINE:
         maker = "tasks" if name in TASKS else name
         importlib.import_module(f"data.{maker}.prepare").prepare(folder)
-    elif (folder / "train.bin").is_file() and not (folder / "train_starts.npy").exists():
+    elif (folder / "train.bin").is_file():
         importlib.import_module("data.nanogpt.prepare").prepare(folder)
     else:
         names = [*COMMANDS, *(meta.parent.name for meta in root.glob("*/meta.json"))]
@@ -178,6 +178,8 @@ def load_corpus(name: str, root: Path = HERE) -> Corpus:
             advice = f"make it with python {COMMANDS[name]}"
         elif name.startswith("needles_"):
             advice = "make it with python data/needles/prepare.py --corpus=CORPUS --kind=KIND"
+        elif [*folder.glob("*.bin")]:
+            advice = "name its files train.bin and val.bin (shards of the training: join them)"
         elif near:
             advice = f"did you mean {near[0]}?"
         else:
@@ -200,7 +202,10 @@ def load_corpus(name: str, root: Path = HERE) -> Corpus:
                 if len(tokens) != stated["tokens"] or len(arrays[part]) != length:
                     raise ValueError(f"{split}.bin or {part}.npy is not as it was made")
     except (OSError, ValueError, TypeError, EOFError, LookupError) as error:
-        raise UserError(f"{folder} is damaged ({error!s:.200}): make the corpus again") from None
+        raise UserError(
+            f"{folder} is damaged ({error!s:.200}): make the corpus again; of files of your own, "
+            "such as nanoGPT's, delete meta.json, which is made anew"
+        ) from None
     return Corpus(name, folder, meta, **arrays)
 
 

@@ -80,7 +80,10 @@ class CharTokenizer(Tokenizer):
         try:
             return np.array([self.ids[character] for character in text], dtype=np.uint32)
         except KeyError as error:
-            raise UserError(f"the character {error} is not among those of this corpus") from None
+            raise UserError(
+                f"the character {error} is not among those of this corpus: take another text "
+                "(sample.py: --start=TEXT)"
+            ) from None
 
 
 class GPT2Tokenizer(Tokenizer):

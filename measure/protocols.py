@@ -109,12 +109,13 @@ def fixed_targets(places: Places, length: int) -> list[Window]:
     if length > places.max_length:
         raise UserError(
             f"the validation text of {places.corpus} allows tests of at most {places.max_length} "
-            f"tokens, not {length}: lower eval_lengths, or add longer documents"
+            f"tokens, not {length}: lower that length (of eval_lengths, or block_size, which is "
+            "always tested), or add longer documents"
         )
     if places.candidates < len(places.ends):
         raise UserError(
             f"the validation text of {places.corpus} has only {places.candidates} places for "
-            f"{len(places.ends)} windows: lower eval_windows, or add text"
+            f"{len(places.ends)} windows (eval_windows, at least {DEFAULT_WINDOWS}): add text"
         )
     per_window = min(places.n_scored, max(1, length // 2))  # targets of a window
     windows = []

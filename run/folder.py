@@ -131,6 +131,8 @@ def read_config(folder: str | Path) -> dict:
         runs = [file.parent.name for file in Path("out").glob("*/config.json")]
         near = difflib.get_close_matches(Path(folder).name, runs, 1)
         advice = f"did you mean out/{near[0]}?" if near else "name a run folder, as out/RUN"
+        if any(Path(folder).glob("ckpt-*")):
+            advice = "bring it back, or delete the folder"
         if str(folder) == "resume":  # nanoGPT's word
             advice = "to resume a run, leave init_from out: the same command resumes it"
         raise UserError(f"{path} is missing: {advice}")

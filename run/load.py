@@ -83,8 +83,7 @@ class Run:
         if not corpus.fits(self.model.config.vocab_size):
             raise UserError(
                 f"{corpus.name} has {corpus.vocab_size} tokens, the model of {self.folder} "
-                f"{self.model.config.vocab_size}: name the --dataset that it was trained on, or "
-                "make that corpus again as it was"
+                f"{self.model.config.vocab_size}: make that corpus again as it was"
             )
         return corpus
 

@@ -176,6 +176,8 @@ def load_rows(folders: str | Path | Iterable[str | Path]) -> pd.DataFrame:
             if "settings_sha256" in frame:  # older tables lack it
                 labels = labels_of(frame) | labels
         else:
+            if not path.is_dir():
+                raise UserError(f"there is no table or run folder {path}")
             inside = sorted(file.parent for file in path.rglob("extrapolation.json"))
             runs += inside or [path]  # load_result says what is missing in it
     results = {str(run): load_result(run) for run in runs if str(run) not in compared}
@@ -211,9 +213,12 @@ def read_rows(path: Path) -> pd.DataFrame:
         rows = pd.read_csv(path, float_precision="round_trip", converters=converters)
         # a newer table has the setting `documents`, too
         rows = rows.rename(columns={old: x for old, x in OLD_NAMES.items() if x not in rows})
-        return rows[rows.seed.notna()].astype({"seed": int, "block_size": int})
+        rows = rows[rows.seed.notna()].astype({"seed": int, "block_size": int})
     except (ValueError, AttributeError, KeyError, EOFError, lzma.LZMAError) as error:
         raise UserError(f"{path} is damaged, no table of rows: {error!r:.80}") from None
+    if rows.empty:
+        raise UserError(f"{path} has no rows")
+    return rows
 
 
 def labels_of(rows: pd.DataFrame) -> dict[tuple, str]:
@@ -275,7 +280,11 @@ def rows_of(
             is_known = known and extend == result.extend
             label = known if is_known else label_of(scheme, extend, result)
             label += state_of(record, result)
-            rows.append(about | vars(record) | {"label": label, "extend": extend})
+            row = about | vars(record) | {"label": label, "extend": extend}
+            if was_dropped_after(record, result):
+                for name in ("label", "pos"):
+                    row[name] = row[name].replace(" (dropped)", "", 1)
+            rows.append(row)
     return complete(pd.DataFrame(rows))
 
 
@@ -284,6 +293,13 @@ def label_of(scheme: str, extend: str, result: Result) -> str:
     if extend:
         return f"{scheme}, {extend}"
     return f"{scheme}, none" if result.extend else scheme
+
+
+def was_dropped_after(record: Record, result: Result) -> bool:
+    """Whether the positions of a run were dropped after this test on the way (drop_pos)."""
+    share = result.settings.get("drop_pos", 0.0)
+    last = result.max_iters - round(share * result.max_iters)  # the step up to which it had them
+    return record.step is not None and record.step <= last
 
 
 def state_of(record: Record, result: Result) -> str:

@@ -102,6 +102,13 @@ def test_two_numbers_of_steps_have_folders_of_their_own():
     Path("four.py").write_text('pos = "rope"\nmax_iters = 4\n')
     typed, _ = read_arguments(AblateSettings, [*TINY, "--seeds=1"])
     assert len({cell.folder for cell in ablate.make_cells(["rope", "four.py"], typed)}) == 2
+    Path("alibi.py").write_text('pos = "rope"\nmax_iters = 4\n')  # the name of another scheme
+    [cell] = ablate.make_cells(["alibi.py"], typed)
+    assert cell.label == "alibi.py: rope"
+    Path("b").mkdir()
+    Path("b/four.py").write_text('pos = "rope"\nmax_iters = 5\n')
+    with pytest.raises(UserError, match="two different ones are called four: rename a file"):
+        ablate.make_cells(["four.py", "b/four.py"], typed)
     with pytest.raises(UserError, match="trained twice"):
         plan("rope", "rope --max_iters=2")
     assert not {trial.folder for trial in trials} & {cell.folder for cell in cells}
@@ -311,6 +318,8 @@ def test_the_rate_of_the_lowest_loss_is_picked_for_each_scheme(monkeypatch, caps
     tight = ["--warmup_iters=2", "--lr_decay_iters=3"]
     (trial, _) = ablate.make_trials(plan("rope", *words, *tight), settings).values()
     assert (trial.settings.lr_decay_iters, trial.settings.warmup_iters) == (2, 1)
+    with pytest.raises(UserError, match="a seed above the others: lower --seeds"):
+        plan("rope", "--learning_rates=0.5,1", "--seeds=4294967295")
     plan("rope", *words, "--learning_rate=0.25")
     assert capsys.readouterr().out == "note: learning_rates are tried, not learning_rate=0.25\n"
     cells = plan("rope", "alibi", *words)

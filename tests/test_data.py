@@ -424,6 +424,25 @@ def test_the_type_of_tokens_is_read_from_the_file(tmp_path, toy_gpt2, monkeypatc
         assert (tmp_path / f"web/{split}.bin").read_bytes() == content
 
 
+def test_shards_that_are_cut_inside_a_document_have_their_end_token_where_the_others_have_it(
+    tmp_path, toy_gpt2
+):
+    (tmp_path / "cut").mkdir()
+    write_shard(tmp_path / "cut/train.bin", [5, 264, 7, 8, 264, 9])
+    write_shard(tmp_path / "cut/val.bin", [264, 9, 10])
+    (tmp_path / "bare").mkdir()  # the same without headers: one of the splits begins with it
+    np.array([5, 264, 7, 8, 264, 9], np.uint16).tofile(tmp_path / "bare/train.bin")
+    np.array([264, 9, 10], np.uint16).tofile(tmp_path / "bare/val.bin")
+    for name in ("cut", "bare"):
+        corpus = load_corpus(name, tmp_path)
+        assert corpus.train_starts.tolist() == [0, 1, 4] and corpus.val_starts.tolist() == [0]
+    write_shard(tmp_path / "fineweb_val_000000.bin", [264, 9, 10])
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "fineweb_val_000000.bin").rename(tmp_path / "shards/fineweb_val_000000.bin")
+    with pytest.raises(UserError, match="name its files train.bin and val.bin"):
+        load_corpus("shards", tmp_path)
+
+
 def shards_beside(folder):
     write_shard(folder / "web_train_000001.bin", [1])
 
@@ -436,7 +455,7 @@ UNREADABLE = {
     "has 5 bytes, not two": lambda f: (f / "val.bin").write_bytes(b"\1\0\1\0\1"),
     "has 0 bytes": lambda f: (f / "val.bin").write_bytes(b""),
     "of different types.*uint32": lambda f: np.array([7, 8]).astype("u4").tofile(f / "val.bin"),
-    "token 99999, outside": lambda f: [
+    "holds token 99999, and GPT-2.s are below": lambda f: [
         np.array([7, n, 99999]).astype("u4").tofile(f / f"{split}.bin")
         for n, split in enumerate(SPLITS)
     ],
@@ -499,7 +518,7 @@ def test_a_folder_of_nanogpts_that_cannot_be_read_is_a_sentence(tmp_path, toy_gp
     with pytest.raises(UserError, match="no val.bin"):
         load_corpus("web", tmp_path)
     (folder / "val.bin").write_bytes(b"\1\0\2\2")
-    with pytest.raises(UserError, match="token 514, outside its vocabulary of 265"):
+    with pytest.raises(UserError, match="holds token 514, and GPT-2's are below 265"):
         load_corpus("web", tmp_path)
     (folder / "meta.pkl").write_bytes(b"")
     with pytest.raises(UserError, match="meta.pkl, which is not read"):

@@ -1073,6 +1073,11 @@ def test_report_lists_what_is_no_tested_run_and_says_what_it_cannot_draw(out, ca
     (out / "out/a/extrapolation.json").unlink()
     with pytest.raises(UserError, match="out/b has no extrapolation.json"):
         run_report(capsys, monkeypatch, "out/b", "--format=csv")
+    with pytest.raises(UserError, match="there is no table or run folder gone.csv.xz"):
+        load_rows("gone.csv.xz")
+    records.save_rows(load_rows("out/c").iloc[:0], "empty.csv.xz")
+    with pytest.raises(UserError, match="empty.csv.xz has no rows"):
+        load_rows("empty.csv.xz")
 
 
 def test_comparisons_of_other_settings_or_texts_are_not_pooled(out):

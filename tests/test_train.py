@@ -363,6 +363,14 @@ def test_a_run_of_a_constant_rate_that_is_made_longer_equals_one_planned_so():
         run(*words, "--max_iters=4", "--out_dir=longer")
 
 
+def test_a_test_before_positions_are_dropped_is_one_with_positions():
+    run("--max_iters=8", "--pos=rope", "--drop_pos=0.5", "--test_at=2,4,6", "--out_dir=run")
+    rows = load_rows("run")
+    found = rows.groupby("step").pos.agg(set).to_dict()
+    assert found == {2: {"rope"}, 4: {"rope"}, 6: {"rope (dropped)"}, 8: {"rope (dropped)"}}
+    assert set(rows.label[rows.step < 6].str.contains("dropped")) == {False}
+
+
 def test_another_schedule_says_so_and_one_that_follows_from_the_length_is_refused(
     capsys: pytest.CaptureFixture,
 ):

@@ -175,8 +175,8 @@ def compare(s: BenchSettings, part: str, vocab_size: int, compute: device.Comput
     }
 
 
-def main() -> None:
-    """Measure each part of each scheme and print a table."""
+def main() -> int:
+    """Measure each part of each scheme and print a table; returns 1 if none could be measured."""
     s, schemes = configure(BenchSettings, sys.argv[1:], __doc__)
     device.set_up_cpu()
     compute = device.pick(s.device, s.dtype, s.batch_size * s.block_size, s.n_embd)
@@ -196,6 +196,7 @@ def main() -> None:
         f"{compute.name}, {compute.dtype_name}, trained at L = {s.block_size}; beside {s.beside}"
     )
     print(show(title, table, LEGEND, digits=3))
+    return int(all("reason" in line for line in lines))
 
 
 if __name__ == "__main__":

@@ -298,6 +298,8 @@ def main() -> None:
     parser.add_argument("--schemes", help="those of the figure, as in rope,alibi: all by default")
     parser.add_argument("--runs", action="store_true", help="a line for each run and tested step")
     options = parser.parse_args()
+    if options.figure and not options.figure.endswith((".png", ".pdf", ".svg")):
+        raise UserError(f"--figure={options.figure} must end with .png, .pdf or .svg")
     rows = load_rows(options.rows)
     if options.runs:
         table = measure(rows)
@@ -309,11 +311,14 @@ def main() -> None:
     rows = rows[rows.step == rows.max_iters]
     if options.base not in set(rows.label):
         raise UserError(f"--base is one of: {'; '.join(rows.label.unique())}")
+    drawn = options.schemes.split(",") if options.schemes else list(rows.label)
+    unknown = {*drawn} - {*rows.label}
+    if unknown:
+        raise UserError(f"--schemes: {min(unknown)} is none of {'; '.join(rows.label.unique())}")
     numbers = measure(rows)
     print(first_five(numbers), show(numbers, options.base), sep="\n\n")
     if options.figure:
-        schemes = options.schemes.split(",") if options.schemes else rows.label
-        draw(rows[rows.label.isin(schemes)], options.figure)
+        draw(rows[rows.label.isin(drawn)], options.figure)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,9 @@ A .bin file of llm.c begins with 256 int32, of which the first are 20240520, the
 number of tokens; uint16 tokens follow. Other files have no header: nanoGPT writes uint16, some of
 its descendants uint32 or uint64. Which of these is judged by the numbers: the widest type in which
 most are below 65,536. Two tokens that are read as one are larger, unless the second is 0.
+
+nanoGPT puts `<|endoftext|>` after each document, llm.c and modded-nanogpt before each, and cut
+their shards anywhere. Documents begin with it if a file has llm.c's header, or begins with it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -63,9 +66,15 @@ def check_tokens(tokens: np.ndarray, path: Path, tokenizer: GPT2Tokenizer) -> No
     """Raise UserError for tokens that GPT-2's tokenizer would not make of their text. Fewer than a
     thousand are too few to tell.
     """
-    given = tokens[:CHECKED].astype(int)
     size = len(tokenizer.vocabulary)
-    given = given[given < size]
+    for start in range(0, len(tokens), BLOCK):
+        most = tokens[start : start + BLOCK].max()
+        if most >= size:
+            raise UserError(
+                f"{path} holds token {most}, and GPT-2's are below {size}: make a corpus of the "
+                "text with data/text/prepare.py"
+            )
+    given = tokens[:CHECKED].astype(int)
     if len(given) < 1000:
         return
     texts = np.split(given, np.flatnonzero(given == tokenizer.end))  # each begins with the token
@@ -131,12 +140,14 @@ def prepare(folder: Path) -> None:
         check_tokens(numbers, folder / f"{split}.bin", tokenizer)
     if np.array_equal(tokens["train"], tokens["val"]):
         raise UserError(f"{folder}: train.bin and val.bin hold the same tokens: split the text")
+    # in both splits alike: a shard that is cut inside a document begins with its text
+    is_last = not any(numbers.offset or numbers[0] == end for numbers in tokens.values())
     headers = {}
     splits = {}
     for split, numbers in tokens.items():
         headers[split] = np.fromfile(folder / f"{split}.bin", np.uint8, numbers.offset).tobytes()
         blocks = np.array_split(numbers, 1 + len(numbers) // BLOCK)  # not read yet
-        splits[split] = documents(blocks, end, is_last=numbers[0] != end)
+        splits[split] = documents(blocks, end, is_last)
     write_corpus(
         folder,
         splits,

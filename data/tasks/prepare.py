@@ -8,7 +8,7 @@ Each task becomes a corpus of its own name. A text is a question, its answer and
 `abc>cba.`, in bytes; answer and full stop are scored. Training texts have sizes 1 to 20 and are
 padded with newlines; validation texts have sizes up to 60, those of variable_tracking and
 frequent_words up to 480. To add a task, write a function of a generator and a size that returns
-question and answer, and add it to TASKS.
+question and answer, and add it to TASKS here and in data/corpus.py.
 
 The chance in meta.json is the accuracy of a guess at size 20, the largest trained on. For
 induction, guessing one of the symbols that follow another is right 1 / size of the time: 5 % at
