@@ -180,7 +180,8 @@ def make_cells(schemes: list[str], typed: dict) -> list[Cell]:
         label = s.pos
         if scheme.endswith(".py"):
             label = Path(scheme).stem
-            others = pieces - {mention.name for mention in parse(s.pos).mentions}
+            mentions = parse(s.pos).mentions + parse(s.extend or "none").mentions
+            others = pieces - {mention.name for mention in mentions}
             if label in others:  # the name of another scheme
                 label = f"{label}.py: {s.pos}"
         label = " ".join([label, *words])

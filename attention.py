@@ -80,9 +80,8 @@ class Plan:
     key_ids: Tensor  # (S,)
     query_tables: tuple[Tensor, ...]  # what `turn_piece.tables` gives
     key_tables: tuple[Tensor, ...]  # of the new keys; if there are regions, of all keys
-    temperature: (
-        Tensor | None
-    )  # (T, 1) or (H, T, 1), multiplies the scores; after `cut` (B, ., T, 1)
+    # multiplies the scores, (T, 1) or (H, T, 1); after `cut` (B, 1 or H, T, 1)
+    temperature: Tensor | None
     biases: list[Piece]
     masks: list[Piece]
     turn_piece: Piece | None  # turns queries and keys, and perhaps values

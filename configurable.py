@@ -41,7 +41,7 @@ WITHOUT_EFFECT = (
     ("warmup_iters lr_decay_iters min_lr", "decay_lr", False),
     ("top_k", "temperature", 0),
     ("size", "out", ""),
-    ("protocols out format", "diagnose", True),
+    ("protocols out format wandb_log", "diagnose", True),
 )
 
 

@@ -77,9 +77,7 @@ def evaluate_run(
     """
     corpus = run_corpus(run, settings.dataset)
     if names and not corpus.is_text:
-        raise UserError(
-            f"{corpus.name} has answers, which are tested by no --protocols: leave it out"
-        )
+        raise UserError(f"{corpus.name} has answers: --protocols are those of text, leave it out")
     about = describe_run(run)
     tester = Tester(run.model, corpus, run.compute, first_token=run.first_token)
     lengths = settings.eval_lengths or run.settings.eval_lengths
@@ -223,7 +221,9 @@ def is_extension(word: str, names: list[str]) -> bool:
 
 
 def main() -> None:
-    """Test runs and print their table; draw a figure of several, or if --out names one."""
+    """Test runs and print their table; draw a figure of several, or if --out names one, and log
+    them to wandb if --wandb_log says so.
+    """
     settings, words = configure(EvaluateSettings, sys.argv[1:], __doc__)
     of_text(settings.protocols)  # UserError for a name that is none
     device.set_up_cpu()

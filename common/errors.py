@@ -22,8 +22,7 @@ def run_program(main: Callable) -> NoReturn:
     expect.
     """
     debug = "--debug" in sys.argv
-    if debug:
-        sys.argv.remove("--debug")
+    sys.argv = [word for word in sys.argv if word != "--debug"]
     try:
         code = main()
         sys.stdout.flush()  # a closed pipe is noticed here, and not after the program

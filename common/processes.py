@@ -68,13 +68,23 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 @contextlib.contextmanager
 def signals_to(handler: Callable[[int, object], None]) -> Iterator[None]:
-    """A block in which SIGNALS, such as that of Ctrl-C, go to this handler."""
+    """A block in which SIGNALS, such as that of Ctrl-C, go to this handler; also after it, where an
+    exception ends it, and with it the program.
+    """
     before = {number: signal.signal(number, handler) for number in SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler_before in before.items():
-            signal.signal(number, handler_before)
+    yield
+    for number, handler_before in before.items():
+        signal.signal(number, handler_before)
+
+
+def world_size() -> int:
+    """The number of processes of torchrun, 1 without it. UserError if WORLD_SIZE is not one."""
+    text = os.environ.get("WORLD_SIZE", "1")
+    if not text.isdecimal():
+        raise UserError(
+            f"WORLD_SIZE={text!r:.60} is not a number: unset it, or start with torchrun"
+        )
+    return int(text)
 
 
 @contextlib.contextmanager
@@ -96,7 +106,7 @@ def init_processes(backend: str, compute: Compute) -> Iterator[Processes]:
 
     Only the first process prints to standard output. UserError if another one ends early.
     """
-    size = int(os.environ.get("WORLD_SIZE", "1"))
+    size = world_size()
     if size == 1 or "RANK" not in os.environ:
         yield ALONE
         return

@@ -169,7 +169,7 @@ def load_corpus(name: str, root: Path = HERE) -> Corpus:
     elif name in OFFLINE:
         maker = "tasks" if name in TASKS else name
         importlib.import_module(f"data.{maker}.prepare").prepare(folder)
-    elif (folder / "train.bin").is_file():
+    elif (folder / "train.bin").is_file() and not (folder / "train_starts.npy").exists():
         importlib.import_module("data.nanogpt.prepare").prepare(folder)
     else:
         names = [*COMMANDS, *(meta.parent.name for meta in root.glob("*/meta.json"))]
@@ -179,7 +179,7 @@ def load_corpus(name: str, root: Path = HERE) -> Corpus:
         elif name.startswith("needles_"):
             advice = "make it with python data/needles/prepare.py --corpus=CORPUS --kind=KIND"
         elif [*folder.glob("*.bin")]:
-            advice = "name its files train.bin and val.bin (shards of the training: join them)"
+            advice = "name one of its files train.bin and one val.bin"
         elif near:
             advice = f"did you mean {near[0]}?"
         else:
@@ -187,6 +187,7 @@ def load_corpus(name: str, root: Path = HERE) -> Corpus:
             advice += f"the project's are {', '.join(COMMANDS)}"
         raise UserError(f"there is no corpus {name!r}: {advice}")
     arrays = {}
+    meta = {}
     try:
         meta = read_json(folder / "meta.json")
         for split in SPLITS:
@@ -202,10 +203,12 @@ def load_corpus(name: str, root: Path = HERE) -> Corpus:
                 if len(tokens) != stated["tokens"] or len(arrays[part]) != length:
                     raise ValueError(f"{split}.bin or {part}.npy is not as it was made")
     except (OSError, ValueError, TypeError, EOFError, LookupError) as error:
-        raise UserError(
-            f"{folder} is damaged ({error!s:.200}): make the corpus again; of files of your own, "
-            "such as nanoGPT's, delete meta.json, which is made anew"
-        ) from None
+        advice = "make the corpus again"
+        if meta.get("source") == "nanoGPT's files":
+            advice = "delete its meta.json and *_starts.npy, which are made anew"
+        raise UserError(f"{folder} is damaged ({error!s:.200}): {advice}") from None
+    if meta.get("rows", {}).get("copied"):
+        raise UserError(f"{folder} is of mqar, which this version no longer reads: delete it")
     return Corpus(name, folder, meta, **arrays)
 
 
@@ -339,7 +342,8 @@ def new_parser(doc: str, name: str = "") -> argparse.ArgumentParser:
     Given the default `name` of a generated corpus, it adds --name, --seed and --overwrite.
     """
     layout = argparse.RawTextHelpFormatter
-    parser = argparse.ArgumentParser(description=doc, formatter_class=layout)
+    epilog = "--debug shows where an error was raised"
+    parser = argparse.ArgumentParser(description=doc, formatter_class=layout, epilog=epilog)
     add = parser.add_argument
     if name:
         add("--name", default=name, help="of the corpus (default: %(default)s)")

@@ -115,7 +115,8 @@ def fixed_targets(places: Places, length: int) -> list[Window]:
     if places.candidates < len(places.ends):
         raise UserError(
             f"the validation text of {places.corpus} has only {places.candidates} places for "
-            f"{len(places.ends)} windows (eval_windows, at least {DEFAULT_WINDOWS}): add text"
+            f"{len(places.ends)} windows: lower eval_windows ({DEFAULT_WINDOWS} at least), or add "
+            "text"
         )
     per_window = min(places.n_scored, max(1, length // 2))  # targets of a window
     windows = []

@@ -154,9 +154,8 @@ class Positions:
         self.rotates = rules["no_rope_layers"] or rules["layer_rope_theta"]
         self.rotates = self.rotates or [name[0] not in nope for name in self.types]
         if len(self.rotates) < self.n_layer:
-            raise UserError(
-                f"no_rope_layers has {len(self.rotates)} entries for {self.n_layer} layers"
-            )
+            key = "no_rope_layers" if rules["no_rope_layers"] else "layer_rope_theta"
+            raise UserError(f"{key} has {len(self.rotates)} entries for {self.n_layer} layers")
         self.layers = [self.layer(number, name) for number, name in enumerate(self.types)]
 
         for key, sentence in TABLE["changed"].items():
@@ -218,11 +217,11 @@ class Positions:
             types = [pattern[number % len(pattern)] for number in range(self.n_layer)]
         if len(types) != self.n_layer:
             raise UserError(f"layer_types has {len(types)} types for {self.n_layer} layers")
-        known = {*LAYER_TYPES, *LAYER_TYPES.values(), *NO_ATTENTION}
+        types = [LAYER_TYPES.get(name, name) for name in types]
         for name in types:
-            if name not in known:
-                raise UserError(f"layer_types has {name!r:.60}, which is not known here")
-        return [LAYER_TYPES.get(name, name) for name in types]
+            if name not in (*LAYER_TYPES.values(), *TABLE["other_layers"]["names"]):
+                raise UserError(f"layer_types has {name!r:.60}, which transformers refuses")
+        return types
 
     def layer(self, number, layer_type):
         """The positions of a layer."""

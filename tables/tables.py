@@ -219,7 +219,7 @@ def extension_table(rows: pd.DataFrame, format: str = "text") -> str:
         return to_csv(rows)
     title = f"{rows.pos.iloc[0]} on {rows.dataset.iloc[0]}: gain over cropping to L, nats"
     gains = extension_gains(rows)
-    table = seed_tables(gains, title, notes_of(rows), format)
     better = gains[(gains["mean"] > gains.error) & (gains.length > rows.block_size.iloc[0])]
     point = ", ".join(better.label + " at " + better.length.map(str))
-    return f"{table}\n\nbetter than cutting the text to L, by more than ±: {point or 'nothing'}"
+    note = f"better than cutting the text to L, by more than ±: {point or 'nothing'}"
+    return seed_tables(gains, title, [note, *notes_of(rows)], format)

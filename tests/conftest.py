@@ -17,6 +17,7 @@ import torch
 from tiktoken_ext.openai_public import r50k_pat_str
 
 import data.corpus
+from common.processes import SIGNALS
 from data import tokenizers
 from data.corpus import write_corpus
 from run.checkpoint import checkpoint_paths, load_checkpoint, save_checkpoint
@@ -170,15 +171,17 @@ def make_corpora(root):
 @contextmanager
 def workplace(corpora, folder):
     """Work in `folder` with these corpora, without figures; leave the process as it was."""
-    pass
     import train
 
+    before = {number: signal.getsignal(number) for number in SIGNALS}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data.corpus.load_corpus, "__defaults__", (corpora,))
         patch.setattr(train, "plot_run", lambda folder, result: None)
         patch.setattr("run.folder.LOCKS", [])
         patch.chdir(folder)
         yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
     torch.set_flush_denormal(False)
     torch.set_deterministic_debug_mode("default")
 

@@ -85,7 +85,7 @@ def test_the_name_of_a_scheme_is_no_setting(monkeypatch):
         train.main()
 
 
-def test_debug_is_for_every_program_and_none_of_its_arguments(monkeypatch):
+def test_debug_is_none_of_the_arguments_of_a_program(monkeypatch):
     seen = []
     monkeypatch.setattr(sys, "argv", ["x.py", "a", "--debug"])
     with pytest.raises(SystemExit) as end:

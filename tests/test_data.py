@@ -7,6 +7,7 @@ import json
 import lzma
 import os
 import re
+import shutil
 import socket
 import struct
 import subprocess
@@ -394,8 +395,18 @@ def test_a_folder_of_nanogpts_is_read_as_it_is(tmp_path, toy_gpt2):
     assert (folder / "train.bin").read_bytes() == before
     assert load_corpus("web", tmp_path).meta == corpus.meta
     (folder / "train.bin").write_bytes(before + b"\0\0")
-    with pytest.raises(UserError, match="make the corpus again"):
+    with pytest.raises(UserError, match="delete its meta.json and .*_starts.npy, which are made"):
         load_corpus("web", tmp_path)
+    for name in ("meta.json", "train_starts.npy", "val_starts.npy"):
+        (folder / name).unlink()
+    assert len(load_corpus("web", tmp_path).train) == 6
+
+
+def test_a_corpus_without_its_meta_json_is_not_taken_for_gpt2s_tokens(corpora, tmp_path, toy_gpt2):
+    shutil.copytree(corpora / "tiny", tmp_path / "tiny")
+    (tmp_path / "tiny/meta.json").unlink()
+    with pytest.raises(UserError, match="there is no corpus 'tiny'"):
+        load_corpus("tiny", tmp_path)
 
 
 @pytest.mark.parametrize("dtype", ["uint16", "uint32", "int64", "header"])
@@ -439,7 +450,7 @@ def test_shards_that_are_cut_inside_a_document_have_their_end_token_where_the_ot
     write_shard(tmp_path / "fineweb_val_000000.bin", [264, 9, 10])
     (tmp_path / "shards").mkdir()
     (tmp_path / "fineweb_val_000000.bin").rename(tmp_path / "shards/fineweb_val_000000.bin")
-    with pytest.raises(UserError, match="name its files train.bin and val.bin"):
+    with pytest.raises(UserError, match="name one of its files train.bin and one val.bin"):
         load_corpus("shards", tmp_path)
 
 
@@ -672,12 +683,14 @@ def test_a_linked_folder_is_read_once_and_what_cannot_be_unpacked_is_a_sentence(
         list(text.documents([path], "reading", []))
 
 
-@pytest.mark.parametrize("name", ["a.json", "b.CSV", "c.tsv"])
+@pytest.mark.parametrize("name", ["a.json", "b.CSV", "c.tsv", "d.json.gz"])
 def test_texts_in_quotes_are_read_only_where_a_pattern_asks_for_them(name, tmp_path):
     (tmp_path / name).write_text('{"text": "one"}', encoding="utf-8")
     with pytest.raises(UserError, match="would be read as one text, with its quotes"):
         text.find_files([str(tmp_path / name)])
-    assert text.find_files([str(tmp_path)], [f"*{Path(name).suffix}"]) == [tmp_path / name]
+    pattern = f"*{Path(name).suffix}"
+    assert text.find_files([str(tmp_path)], [pattern]) == [tmp_path / name]
+    assert text.find_files([str(tmp_path / name)], [pattern]) == [tmp_path / name]
 
 
 def test_names_of_files_are_read_in_any_case(tmp_path):

@@ -1,5 +1,6 @@
 """Extensions of trained models: which are tested, what the table says, and LongRoPE's search."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -103,6 +104,9 @@ def test_a_table_of_seeds_by_extensions(runs, monkeypatch, capsys):
         run_extend(monkeypatch, *runs, "yarn", f"--format={format}")
         said = capsys.readouterr().out
         assert said.startswith(beginning) and ("gain over cropping" in said) == (format != "csv")
+        if format == "tex":
+            outside = re.sub(r"(?s)\\begin\{tabular\}.*?\\end\{tabular\}", "", said).split("\n")
+            assert all(line.startswith(("%", "\\")) for line in outside if line.strip())
     # what was measured is not measured again
     before = [(run / "extrapolation.json").read_bytes() for run in runs]
     run_extend(monkeypatch, *runs, "yarn")

@@ -20,6 +20,10 @@ from scheme import Scheme
 
 transformers = pytest.importorskip("transformers")
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModel  # noqa: E402
+from transformers.configuration_utils import (  # noqa: E402
+    _LEGACY_LAYER_TYPE_REMAP,
+    ALLOWED_ATTN_LAYER_TYPES,
+)
 from transformers.masking_utils import eager_mask  # noqa: E402
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # noqa: E402
 
@@ -366,7 +370,10 @@ REFUSED = [
     (dict(model_type="new"), "type new is unknown, without any of rope_parameters"),
     (dict(model_type="new", rope_theta=1e4, hidden_size=None), "none of the keys hidden_size"),
     (dict(model_type="qwen3", layer_types=["full_attention"]), "1 types for 4 layers"),
-    (dict(model_type="qwen3", layer_types=["far_attention"] * 4), "'far_attention', which is not"),
+    (
+        dict(model_type="qwen3", layer_types=["far_attention"] * 4),
+        "'far_attention', which transformers",
+    ),
     (dict(model_type="smollm3", no_rope_layers=[1, 0]), "no_rope_layers has 2 entries for 4"),
 ]
 
@@ -375,6 +382,13 @@ REFUSED = [
 def test_what_is_refused(changes, sentence):
     with pytest.raises(UserError, match=sentence):
         Positions(LLAMA | changes)
+
+
+def test_every_type_of_layer_that_transformers_knows_is_known():
+    qwen3 = LLAMA | dict(model_type="qwen3", use_sliding_window=True, sliding_window=4)
+    for name in (*ALLOWED_ATTN_LAYER_TYPES, *_LEGACY_LAYER_TYPE_REMAP):
+        found = Positions(qwen3 | dict(layer_types=[name] * 4))
+        assert found.types == [_LEGACY_LAYER_TYPE_REMAP.get(name, name)] * 4
 
 
 def test_an_unknown_type_is_read_by_the_common_rules_and_says_so():

@@ -91,12 +91,32 @@ def test_a_mistake_ends_every_process_with_one_sentence(project: Project, tmp_pa
     assert "cannot share the 3 sequences of a step evenly" in started.complained
 
 
-def test_a_process_alone_waits_for_nobody():
+def test_signals_are_handled_until_a_stopped_program_has_left():
+    before = signal.getsignal(signal.SIGTERM)
+
+    def handler(number, frame):
+        pass
+
+    with processes.signals_to(handler):
+        assert signal.getsignal(signal.SIGTERM) is handler
+    assert signal.getsignal(signal.SIGTERM) is before
+    handlers = {number: signal.getsignal(number) for number in processes.SIGNALS}
+    with pytest.raises(SystemExit), processes.signals_to(handler):
+        raise SystemExit  # what repeats the signal must not end the saving
+    assert signal.getsignal(signal.SIGTERM) is handler
+    for number, own in handlers.items():
+        signal.signal(number, own)
+
+
+def test_a_process_alone_waits_for_nobody(monkeypatch):
     module = torch.nn.Linear(2, 2)
     assert ALONE.is_master and ALONE.highest(3) == 3 and ALONE.wrap_ddp(module) is module
     assert ALONE.sum(torch.ones(2)).tolist() == [1, 1]
     with init_processes("auto", CPU) as alone:
         assert alone == ALONE
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    with pytest.raises(UserError, match="WORLD_SIZE='two' is not a number"):
+        processes.world_size()
 
 
 def test_only_a_fault_of_the_network_says_that_another_process_ended():

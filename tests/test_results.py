@@ -1150,11 +1150,11 @@ def test_evaluate_keeps_prints_and_draws_what_it_measured(out, capsys, monkeypat
     evaluate.main()
     [(settings, rows, folder)] = to_wandb
     assert settings.wandb_log and set(rows.pos) == {"alibi", "rope"} and folder == out / "out/a"
-    with pytest.raises(UserError, match="has answers, which are tested by no --protocols"):
-        monkeypatch.setattr("sys.argv", ["evaluate.py", "out/a", "--protocols=windowed"])
-        evaluate.main()
     assert "drawn in out/extrapolation.png" in capsys.readouterr().out
     assert (out / "out/extrapolation.png").exists()
     assert re.search(r" 128 +1024\n", text)  # only what was asked
     assert len(records.load_result("out/a").records) == 12 + 3  # N = 1024 was added
     assert (out / "out/a/extrapolation.png").exists()
+    monkeypatch.setattr("sys.argv", ["evaluate.py", "out/a", "--protocols=windowed"])
+    with pytest.raises(UserError, match="recall has answers: --protocols are those of text"):
+        evaluate.main()

@@ -9,7 +9,8 @@
 
 PATH is a text file (one document), a folder (every .txt and .md file in it and below it, or what
 --glob=PATTERN matches; the others are counted) or a .jsonl file (one document per line, in the
-field "text"). Files may be packed (.xz, .gz). A document that is not UTF-8 is reported and skipped,
+field "text"). Texts in quotes (.json, .csv, .tsv) are read as they are, and only where a --glob
+asks for it. Files may be packed (.xz, .gz). A document that is not UTF-8 is reported and skipped,
 and so is one that the tokenizer does not give back byte for byte (of a tokenizer that makes letters
 small, say): bits per byte would be those of another text.
 
@@ -49,7 +50,7 @@ from data.tokenizers import HERE, TOKENIZERS, FileTokenizer, Tokenizer, read_tok
 
 UNPACK = {"xz": lzma.open, "gz": gzip.open}
 PACKED = ("zst", "bz2", "zip", "parquet")  # not read
-QUOTED = (".json", ".csv", ".tsv")  # texts in quotes, which are read only where --glob asks for it
+QUOTED = {".json", ".csv", ".tsv"}  # texts in quotes, which are read only where --glob asks for it
 BATCH = 256  # documents encoded together
 PATTERNS = ("*.txt", "*.md")  # of the files read in a folder
 
@@ -67,7 +68,8 @@ def find_files(paths: Iterable[str], patterns: Sequence[str] = PATTERNS) -> list
     others = 0
     for path in map(Path, paths):
         if path.is_file():
-            if path.suffix.lower() in QUOTED:
+            asked = any(path.match(pattern) for pattern in patterns)
+            if {*map(str.lower, path.suffixes)} & QUOTED and not asked:
                 raise UserError(
                     f"{path} would be read as one text, with its quotes: write each text as a line "
                     'of a .jsonl file, {"text": ...}, or, if that is meant, name it .txt'
