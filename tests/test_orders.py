@@ -147,7 +147,12 @@ def test_the_page_of_small_screens_has_the_tables_of_its_rows():
     page = (folder / "inversion.md").read_text(encoding="utf-8")
     for table in (found, orders.verdicts(found, small, large)):
         assert tables.show("", table, format="md").strip() in page
-    for numbers in (small, large):
+    ten = orders.measure(load_rows(folder / "10x.csv.xz"))  # of one seed
+    found = orders.orders(small, ten)
+    for table in (found, orders.verdicts(found, small, ten)):
+        assert tables.show("", table, format="md").strip() in page
+    assert "| content | nope, rope | 3.469 ± 0.404 | -1.197 ± 0.700 | turns |" in page
+    for numbers in (small, large, ten):
         assert board.show(numbers, "rope").split("\n\n")[0] in page
     # the differences of the other page, which has nope + canon first
     convolution = (folder / "convolution.md").read_text(encoding="utf-8")
