@@ -587,9 +587,9 @@ def test_an_extension_gains_over_the_cropped_model_of_the_same_seed():
     text = extension_table(rows)
     assert "gain over cropping" in text and f"{np.mean(by_hand):.4f}" in text
     assert "with fewer than three seeds" in text and f"{half:.4f}" in text
-    assert text.endswith("more than ±: rope, pi at 256, rope, pi at 512")
+    assert "more than ±: rope, pi at 256, rope, pi at 512\n" in text
     text = extension_table(rows[rows.extend != "pi"])
-    assert text.endswith("better than cutting the text to L, by more than ±: nothing")
+    assert "better than cutting the text to L, by more than ±: nothing\n" in text
     text = extension_table(rows[rows.seed == 1])
     assert text.count("±: half") == 1 and "seeds " not in text.splitlines()[2]
 
