@@ -152,8 +152,6 @@ def make_cells(schemes: list[str], typed: dict) -> list[Cell]:
     fixed = ["dataset", "seed", "init_from", "out_dir", "pos_file", "dtype", "eval_windows"]
     if settings.learning_rates:
         fixed.append("learning_rate")
-        if max(settings.seeds) + 1 >= 2**32:
-            raise UserError("learning_rates are tried with a seed above the others: lower --seeds")
         if settings.learning_rate:
             print(f"note: learning_rates are tried, not learning_rate={settings.learning_rate}")
     pieces = {*Catalogue(settings.pos_file).pieces}
@@ -300,8 +298,9 @@ def train_cells(cells: list[Cell], jobs: int, dtype: str = "auto") -> dict[str, 
     """Train and test the cells that are not finished, `jobs` at a time; print a line for each.
     Returns {name of a cell: why it failed}.
 
-    A cell that another ablate.py trains at this moment is left to that. Ctrl-C and its like
-    are passed on to the running cells, which save and end; then SystemExit is raised.
+    A cell that another ablate.py trains at this moment is left to that. Ctrl-C, and what
+    schedulers send, is passed on to the running cells, which save and end; then SystemExit is
+    raised.
     """
     waiting = [cell for cell in cells if not cell.is_finished()]
     for cell in waiting:

@@ -277,9 +277,8 @@ def take_step(
     scaler: torch.amp.GradScaler,
     processes: Processes,
 ) -> tuple[Tensor, Tensor, int]:
-    """Take the step after run.step. Returns the loss before it, summed over this process's targets
-    and divided by those of all, times the number of processes; the norm of the gradient before it
-    is clipped; and the number of targets of all processes.
+    """Take the step after run.step. Returns its loss, as a number whose mean over the processes is
+    that of the step; the norm of its gradient before clipping; and the number of its targets.
     """
     s = run.settings
     # all randomness depends on the seed and the step alone: resuming needs no other state

@@ -263,7 +263,7 @@ def write_corpus(
                     if document.max() >= vocab_size:
                         raise UserError(
                             f"{folder} would hold token {document.max()}, outside its vocabulary "
-                            f"of {vocab_size}: choose another tokenizer"
+                            f"of {vocab_size}: its text needs another tokenizer"
                         )
                     file.write(document.astype(dtype).tobytes())
                     lengths.append(len(document))

@@ -281,7 +281,7 @@ def rows_of(
             label = known if is_known else label_of(scheme, extend, result)
             label += state_of(record, result)
             row = about | vars(record) | {"label": label, "extend": extend}
-            if was_dropped_after(record, result):
+            if tested_before_drop(record, result):
                 for name in ("label", "pos"):
                     row[name] = row[name].replace(" (dropped)", "", 1)
             rows.append(row)
@@ -295,8 +295,8 @@ def label_of(scheme: str, extend: str, result: Result) -> str:
     return f"{scheme}, none" if result.extend else scheme
 
 
-def was_dropped_after(record: Record, result: Result) -> bool:
-    """Whether the positions of a run were dropped after this test on the way (drop_pos)."""
+def tested_before_drop(record: Record, result: Result) -> bool:
+    """Whether this test on the way came before the run dropped its positions (drop_pos)."""
     share = result.settings.get("drop_pos", 0.0)
     last = result.max_iters - round(share * result.max_iters)  # the step up to which it had them
     return record.step is not None and record.step <= last

@@ -466,7 +466,7 @@ UNREADABLE = {
     "has 5 bytes, not two": lambda f: (f / "val.bin").write_bytes(b"\1\0\1\0\1"),
     "has 0 bytes": lambda f: (f / "val.bin").write_bytes(b""),
     "of different types.*uint32": lambda f: np.array([7, 8]).astype("u4").tofile(f / "val.bin"),
-    "holds token 99999, and GPT-2.s are below": lambda f: [
+    "token 99999, outside its vocabulary": lambda f: [
         np.array([7, n, 99999]).astype("u4").tofile(f / f"{split}.bin")
         for n, split in enumerate(SPLITS)
     ],
@@ -529,7 +529,7 @@ def test_a_folder_of_nanogpts_that_cannot_be_read_is_a_sentence(tmp_path, toy_gp
     with pytest.raises(UserError, match="no val.bin"):
         load_corpus("web", tmp_path)
     (folder / "val.bin").write_bytes(b"\1\0\2\2")
-    with pytest.raises(UserError, match="holds token 514, and GPT-2's are below 265"):
+    with pytest.raises(UserError, match="token 514, outside its vocabulary of 265"):
         load_corpus("web", tmp_path)
     (folder / "meta.pkl").write_bytes(b"")
     with pytest.raises(UserError, match="meta.pkl, which is not read"):

@@ -3,7 +3,6 @@
 """
 
 import re
-import sys
 import textwrap
 from dataclasses import Field, fields
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from common.errors import UserError, run_program
 from configurable import (
     KINDS,
     AblateSettings,
@@ -227,12 +225,10 @@ def pages() -> dict[Path, str]:
 
 def main() -> None:
     """Write them."""
-    if sys.argv[1:]:
-        raise UserError("tools.docs takes no arguments: it writes the pages of docs/")
     for path, text in pages().items():
         path.write_text(text, encoding="utf-8")
     draw_schemes(ROOT / "docs/schemes.png")
 
 
 if __name__ == "__main__":
-    run_program(main)
+    main()
