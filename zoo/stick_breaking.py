@@ -35,22 +35,29 @@ class StickBreaking(Piece):
         if self.current != "share":  # faster than masked_fill
             z = z + torch.zeros_like(z[0, 0]).masked_fill(is_own, -math.inf)
         spent = F.softplus(z, threshold=80)  # -ln of the share that each key leaves
-        before = sums_after(spent)  # -ln of the stick before each key
-        weights = z.sigmoid() * (before / -math.log(2)).exp2()  # of small numbers, exp is slow
+        # the share of the stick before each key; of small numbers, exp is slower than exp2
+        left = sums_after(spent, -1 / math.log(2)).exp2()
+        weights = z.sigmoid() * left
         if self.current == "rest":
-            rest = (-before[..., :1] - spent[..., :1]).exp()
-            weights = torch.where(is_own, rest, weights)
+            rest = left[..., :1] * (-z[..., :1]).sigmoid()
+            weights = torch.addcmul(weights, rest, is_own.to(rest.dtype))  # there it was 0
         return weights
 
 
-def sums_after(x):
-    """The sum of the numbers after each of x (..., C), by products with triangles of ones: in
-    training faster than a cumulative sum, and nothing is subtracted.
+def sums_after(x, factor):
+    """The sum of the numbers after each of x (..., C), times the factor, by products with triangles:
+    in training faster than a cumulative sum, and nothing is subtracted.
     """
-    blocks = F.pad(x, (0, -x.shape[-1] % 32)).unflatten(-1, (-1, 32))
+    n_keys = x.shape[-1]
+    if n_keys % 32:  # to pad by nothing would copy
+        x = F.pad(x, (0, -n_keys % 32))
+    blocks = x.unflatten(-1, (-1, 32))
     sums = blocks.sum(-1)
-    ones = torch.ones(32, 32, dtype=x.dtype, device=x.device)
-    within = blocks @ ones.tril(-1)  # of the same block
-    ones = torch.ones(2 * sums.shape[-1:], dtype=x.dtype, device=x.device)
-    later = sums @ ones.tril(-1)  # of later blocks
-    return (within + later[..., None]).flatten(-2)[..., : x.shape[-1]]
+    within = blocks @ triangle(32, factor, x)  # of the same block
+    later = sums @ triangle(sums.shape[-1], factor, x)  # of later blocks
+    return (within + later[..., None]).flatten(-2)[..., :n_keys]
+
+
+def triangle(size, factor, x):
+    """The factor below the diagonal, else 0: (size, size), of the dtype of x."""
+    return torch.full((size, size), factor, dtype=x.dtype, device=x.device).tril(-1)
