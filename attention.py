@@ -251,7 +251,9 @@ def all_scores(q, k, plan, queries, keys, dtype, scale, features):
     queries (T, 1) and keys (S,) are places in the text.
     """
     q, k = finish_q_and_k(q, k, plan, scale, features)
-    scores = ((q * scale).to(dtype) @ k.to(dtype).mT).to(q.dtype)
+    scores = None
+    if not plan.score_piece or plan.score_piece.reads_scores:
+        scores = ((q * scale).to(dtype) @ k.to(dtype).mT).to(q.dtype)
     if plan.score_piece:
         added = added_scores(plan, q.dtype, queries, keys)
         i, j = pairs_of_ids(plan, queries, keys, q.dtype)

@@ -223,15 +223,15 @@ class Tile:
     """R queries and the first C keys of one layer; all tensors are in float32 or wider.
 
     q (B, H, R, D) and k (B, H, C, D) are turned, and q is multiplied by the temperature.
-    scores (B, H, R, C) are q k^T x scale. added broadcasts to scores: the biases, and -inf where
-    the query may not see the key. i (R, 1) and j (R, C) are position ids; rows (R, 1) and
-    columns (C,) are places in the text. features_k (B, C, M) are the `features` of the keys. If
-    texts are cut into documents, i is (B, 1, R, 1) and j (B, 1, R, C).
+    scores (B, H, R, C) are q k^T x scale; None if the piece does not read them. added broadcasts to
+    scores: the biases, and -inf where the query may not see the key. i (R, 1) and j (R, C) are
+    position ids; rows (R, 1) and columns (C,) are places in the text. features_k (B, C, M) are the
+    `features` of the keys. If texts are cut into documents, i is (B, 1, R, 1) and j (B, 1, R, C).
     """
 
     q: Tensor
     k: Tensor
-    scores: Tensor
+    scores: Tensor | None
     added: Tensor
     i: Tensor
     j: Tensor
@@ -319,6 +319,7 @@ class Piece(nn.Module):
     visible: tuple[int, int] | None = None  # of a mask: how many last and first keys it shows
     per_layer: bool = False  # whether each layer has a piece of its own, by default
     by_distance: bool = False  # whether its bias and its mask depend on i - j alone
+    reads_scores: bool = True  # whether its `score` reads tile.scores, else they are None
     in_kernel: bool = False  # whether flex computes its bias for each pair, without a table
     # {place: the number of rows that `mix` gets}. Places: "embedding" (once, before the first
     # layer), "input" and "branch" of attention, "q", "k", "v" (of all heads, before they are

@@ -27,6 +27,7 @@ class Path(Piece):
     """
 
     per_layer = True
+    reads_scores = False
     # the matrices mix columns, which pope doubles and xpos scales differently
     conflicts = ("pope", "xpos", "latent attention")
 
@@ -109,4 +110,5 @@ class Path(Piece):
 def in_chunks(x, front):
     """x (B, H, T, D) as (B, H, chunks, CHUNK, D), with `front` zeros before it."""
     back = -(front + x.shape[2]) % CHUNK
-    return F.pad(x, (0, 0, front, back)).unflatten(2, (-1, CHUNK))
+    # contiguous, else each product would copy it
+    return F.pad(x, (0, 0, front, back)).contiguous().unflatten(2, (-1, CHUNK))

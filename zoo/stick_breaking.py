@@ -45,7 +45,7 @@ class StickBreaking(Piece):
 
 
 def sums_after(x, factor):
-    """The sum of the numbers after each of x (..., C), times the factor, by products with triangles:
+    """The factor times the sum of the numbers after each of x (..., C), by products with triangles:
     in training faster than a cumulative sum, and nothing is subtracted.
     """
     n_keys = x.shape[-1]

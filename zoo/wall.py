@@ -24,6 +24,7 @@ class Wall(Piece):
     """
 
     per_layer = True
+    reads_scores = False
     conflicts = ("pope", "latent attention")  # there is a decay for each column of a head
 
     def __init__(self, shape: Shape, *, start: float = 8.0, scalar: bool = False):
@@ -42,8 +43,8 @@ class Wall(Piece):
         """(B, H, R, C). `since` are the decays from the start of the query's block to the query,
         `until` those after the key to the end of its block.
         """
-        n_queries, n_keys = tile.scores.shape[2:]
-        first = n_keys - n_queries  # the first query
+        n_queries = tile.q.shape[2]
+        first = tile.k.shape[2] - n_queries  # the first query
         width = tile.k.shape[-1]  # d
         logs = tile.features_k.unflatten(-1, (self.n_head, -1)).transpose(1, 2)  # (B, H, C, .)
         q = tile.q / math.sqrt(width)
