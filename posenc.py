@@ -244,6 +244,15 @@ class Tile:
         """True where the query may see the key."""
         return self.added > -math.inf
 
+    def rows_at_once(self, pairs: int) -> int:
+        """How many rows to compute at once: where nothing is kept for gradients, those of so many
+        pairs of a query and a key, whose numbers a processor's cache holds; else all.
+        """
+        rows = self.scores.shape[2]
+        if torch.is_grad_enabled() or self.scores.is_cuda:
+            return rows
+        return max(1, pairs * rows // self.scores[:, 0].numel())
+
 
 @dataclass(frozen=True)
 class Region:

@@ -973,13 +973,13 @@ def test_entmax_of_a_text_at_a_time_is_that_of_all_at_once():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("pos", ["alibi + dape", "kerple + dape(kernel=3)"])
-def test_dape_mixes_few_rows_at_a_time_as_all_at_once(pos, monkeypatch):
+@pytest.mark.parametrize("pos", ["alibi + dape", "kerple + dape(kernel=3)", "alibi + cope(max=4)"])
+def test_pieces_compute_few_rows_at_a_time_as_all_at_once(pos, monkeypatch):
     torch.manual_seed(0)
     gpt = build(pos, 1)
     idx = torch.randint(7, (2, 9))
     expected = gpt(idx, idx)[0]
-    cls = Catalogue().pieces["dape"]
+    cls = Catalogue().pieces[pos.split()[2].split("(")[0]]
     monkeypatch.setitem(cls.score.__globals__, "CACHED_PAIRS", 40)  # two rows of two texts
     assert_close(gpt(idx, idx)[0], expected)
 

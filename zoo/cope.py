@@ -8,6 +8,8 @@ from torch import nn
 
 from posenc import Count, Piece, Shape
 
+CACHED_PAIRS = 2**16  # of a query and a key, whose numbers a processor's cache holds
+
 
 class Cope(Piece):
     """score += q_i.e(p_ij), with p_ij = g_ij + g_i(j+1) + ... + g_ii, at most max - 1.
@@ -37,12 +39,25 @@ class Cope(Piece):
         self.table = nn.Parameter(torch.zeros(rows, shape.turned_width))
 
     def score(self, tile):
-        """(B, H, R, C). Gates are 0 at masked keys and ignore the biases of other pieces."""
-        scores = tile.scores if self.factor == 1 else self.factor * tile.scores
-        gates = torch.where(tile.seen, torch.sigmoid(scores), 0.0)
-        p = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=len(self.table) - 1)  # (B, H, R, C)
-        row = p.long()
+        """(B, H, R, C), of few rows at a time where nothing is kept for gradients."""
         of_rows = tile.q @ self.table.to(tile.q.dtype).T  # (B, H, R, max)
+        rows = tile.rows_at_once(CACHED_PAIRS)
+        parts = zip(
+            tile.scores.split(rows, 2),
+            tile.added.split(rows, -2),
+            of_rows.split(rows, 2),
+            strict=True,
+        )
+        return torch.cat([self.with_positions(*part) for part in parts], 2)
+
+    def with_positions(self, scores, added, of_rows):
+        """The sum of scores (B, H, R, C), what is added, and q.e(p), given q.e of all rows
+        (B, H, R, max). Gates are 0 at masked keys and ignore the biases of other pieces.
+        """
+        z = scores if self.factor == 1 else self.factor * scores
+        gates = torch.sigmoid(z) * (added > -math.inf)
+        p = gates.flip(-1).cumsum(-1).flip(-1).clamp_(max=len(self.table) - 1)  # (B, H, R, C)
+        row = p.long()
         steps = of_rows.diff(append=of_rows[..., -1:])  # to the next row
         of_p = torch.addcmul(of_rows.gather(-1, row), p.frac(), steps.gather(-1, row))
-        return tile.scores + tile.added + of_p
+        return scores + added + of_p

@@ -36,9 +36,7 @@ class Dape(Piece):
 
     def score(self, tile):
         """(B, H, R, C), of few rows at a time where hidden units are not kept for gradients."""
-        rows = tile.scores.shape[2]
-        if not torch.is_grad_enabled() and not tile.scores.is_cuda:
-            rows = max(1, CACHED_PAIRS * rows // tile.scores[:, 0].numel())
+        rows = tile.rows_at_once(CACHED_PAIRS)
         parts = zip(tile.scores.split(rows, 2), tile.added.split(rows, -2), strict=True)
         return torch.cat([self.mixed(scores, added) for scores, added in parts], 2)
 
