@@ -60,4 +60,4 @@ class Cope(Piece):
         row = p.long()
         steps = of_rows.diff(append=of_rows[..., -1:])  # to the next row
         of_p = torch.addcmul(of_rows.gather(-1, row), p.frac(), steps.gather(-1, row))
-        return scores + added + of_p
+        return of_p.add_(scores).add_(added)
