@@ -121,7 +121,7 @@ zoo/_decay.py | test_schemes | columns_of_bfloat16
 - high = (bits & -(2**16)).view(torch.float32).to(x.dtype)
 + high = (bits & -(2**8)).view(torch.float32).to(x.dtype)
 zoo/cope.py | test_schemes | paper and cope
-- p = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=len(self.table) - 1)  # (B, H, R, C)
+- p = gates.flip(-1).cumsum(-1).flip(-1).clamp_(max=len(self.table) - 1)  # (B, H, R, C)
 + p = gates.cumsum(-1).clamp(max=len(self.table) - 1)  # (B, H, R, C)
 zoo/kerple.py | test_schemes | kerple
 - return x.clamp(least, most).detach() + (x - x.detach())
