@@ -261,11 +261,8 @@ def all_scores(q, k, plan, queries, keys, dtype, scale, features):
         scores = plan.score_piece.score(tile)
     elif plan.biases:
         scores = scores + all_biases(plan, q.dtype, queries, keys)
-    seen = sees(plan, queries, keys)
-    # not a sum, since q.k of a hidden key may overflow
-    if torch.is_grad_enabled():
-        return torch.where(seen, scores, -torch.inf)
-    return torch.minimum(scores, torch.where(seen, torch.inf, -torch.inf))  # in half of the time
+    # not a sum or a minimum: the score of a hidden key may be inf or nan
+    return torch.where(sees(plan, queries, keys), scores, -torch.inf)
 
 
 def finish_q_and_k(q, k, plan, scale, features):

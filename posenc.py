@@ -245,13 +245,13 @@ class Tile:
         return self.added > -math.inf
 
     def rows_at_once(self, pairs: int) -> int:
-        """How many rows to compute at once: where nothing is kept for gradients, those of so many
-        pairs of a query and a key, whose numbers a processor's cache holds; else all.
+        """How many rows of scores to compute at once: in eager code on a CPU that keeps nothing for
+        gradients, those of so many pairs of a query and a key, which its cache holds; else all.
         """
-        rows = self.scores.shape[2]
-        if torch.is_grad_enabled() or self.scores.is_cuda:
+        batch, _, rows, columns = self.scores.shape
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or self.scores.is_cuda:
             return rows
-        return max(1, pairs * rows // self.scores[:, 0].numel())
+        return max(1, pairs // max(1, batch * columns))
 
 
 @dataclass(frozen=True)
@@ -328,7 +328,7 @@ class Piece(nn.Module):
     visible: tuple[int, int] | None = None  # of a mask: how many last and first keys it shows
     per_layer: bool = False  # whether each layer has a piece of its own, by default
     by_distance: bool = False  # whether its bias and its mask depend on i - j alone
-    reads_scores: bool = True  # whether its `score` reads tile.scores, else they are None
+    reads_scores: bool = True  # whether its `score` reads tile.scores, else None
     in_kernel: bool = False  # whether flex computes its bias for each pair, without a table
     # {place: the number of rows that `mix` gets}. Places: "embedding" (once, before the first
     # layer), "input" and "branch" of attention, "q", "k", "v" (of all heads, before they are

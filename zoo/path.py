@@ -95,7 +95,7 @@ class Path(Piece):
             k = k[:, :, :first] @ torch.stack(products[::-1], 2).mT
             scores.append(q @ k.flatten(2, 3).mT)
         scores = torch.cat(scores[::-1], -1)
-        return scores[:, :, :n_queries, front : front + n_keys] + tile.added
+        return scores[:, :, :n_queries, front : front + n_keys].add_(tile.added)
 
     def vectors(self, features):
         """w (B, H, C, D) and b (B, H, C, 1) of the tokens, from their features (B, C, H D + H)."""
@@ -110,5 +110,5 @@ class Path(Piece):
 def in_chunks(x, front):
     """x (B, H, T, D) as (B, H, chunks, CHUNK, D), with `front` zeros before it."""
     back = -(front + x.shape[2]) % CHUNK
-    # contiguous, else each product would copy it
+    # contiguous, else each product would copy what is not padded
     return F.pad(x, (0, 0, front, back)).contiguous().unflatten(2, (-1, CHUNK))

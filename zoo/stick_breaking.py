@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 from torch.nn import functional as F
 
+from common.compiler import materialize
 from posenc import Piece, Shape
 
 
@@ -35,12 +36,12 @@ class StickBreaking(Piece):
         if self.current != "share":  # faster than masked_fill
             z = z + torch.zeros_like(z[0, 0]).masked_fill(is_own, -math.inf)
         spent = F.softplus(z, threshold=80)  # -ln of the share that each key leaves
-        # the share of the stick before each key; of small numbers, exp is slower than exp2
+        # the share of the stick before each key; exp is slow where it underflows, exp2 is not
         left = sums_after(spent, -1 / math.log(2)).exp2()
         weights = z.sigmoid() * left
         if self.current == "rest":
             rest = left[..., :1] * (-z[..., :1]).sigmoid()
-            weights = torch.addcmul(weights, rest, is_own.to(rest.dtype))  # there it was 0
+            weights = torch.addcmul(weights, rest, is_own.to(rest.dtype))  # its own weight was 0
         return weights
 
 
@@ -52,10 +53,12 @@ def sums_after(x, factor):
     if n_keys % 32:  # to pad by nothing would copy
         x = F.pad(x, (0, -n_keys % 32))
     blocks = x.unflatten(-1, (-1, 32))
-    sums = blocks.sum(-1)
+    # compiled for a CPU, torch 2.13 leaves numbers unwritten where it sums or cuts padded blocks
+    sums = (blocks @ x.new_ones(32, 1))[..., 0]
     within = blocks @ triangle(32, factor, x)  # of the same block
     later = sums @ triangle(sums.shape[-1], factor, x)  # of later blocks
-    return (within + later[..., None]).flatten(-2)[..., :n_keys]
+    total = (within + later[..., None]).flatten(-2)
+    return materialize(total)[..., :n_keys] if n_keys % 32 else total
 
 
 def triangle(size, factor, x):

@@ -2,10 +2,9 @@
 
 import math
 
-import numpy as np
 import torch
-from torch import Tensor
 
+from common.compiler import largest
 from posenc import Length, Piece, Shape
 
 
@@ -27,25 +26,3 @@ class Topk(Piece):
         """(B, H, R, C) from scores (B, H, R, C)."""
         kept = largest(scores.detach(), min(self.keys, scores.shape[-1]))
         return torch.where(kept, scores, -math.inf).softmax(-1)
-
-
-@torch.library.custom_op("longshot::largest", mutates_args=())
-def largest(scores: Tensor, count: int) -> Tensor:
-    """True where the `count` largest of each row of scores (..., C) are; of equal ones the first.
-
-    It is not compiled, so that it may look at the numbers.
-    """
-    on_cpu = scores.device.type == "cpu"
-    if on_cpu:  # numpy takes a third of the time of torch's topk
-        least = torch.from_numpy(np.partition(scores.numpy(), -count, -1))[..., -count, None]
-    else:
-        least = scores.topk(count, -1, sorted=False).values.amin(-1, keepdim=True)
-    kept = scores >= least
-    if on_cpu and kept.sum() == least.numel() * count:  # none are equal
-        return kept
-    above = scores > least
-    room = count - above.sum(-1, keepdim=True, dtype=torch.int32)  # for the equal ones
-    return above | (kept & ((kept & ~above).cumsum(-1, dtype=torch.int32) <= room))
-
-
-largest.register_fake(lambda scores, count: torch.empty_like(scores, dtype=torch.bool))
