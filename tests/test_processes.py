@@ -2,14 +2,15 @@
 
 import os
 import signal
+import socket
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from conftest import SIZE, TEXT, Project, call, workplace, write_bytes
+from conftest import SIZE, TEXT, Project, workplace, write_bytes
 from test_documents import DOCUMENTS
-from test_killed import wait_for_lines
+from test_killed import child_of, exit_code, wait_for_lines
 from test_train import identical, logged, metrics, run, saved
 
 import data.recall.prepare as recall
@@ -57,11 +58,22 @@ def test_two_processes_share_rows_whose_numbers_of_targets_differ(
     monkeypatch.setattr(recall, "TRAIN_TOKENS", {"noise": 2**14})
     recall.prepare(project.folder / "data/asked", longest=512, trained=128)
     write_bytes(project.folder / "data/paged", DOCUMENTS, [*DOCUMENTS, TEXT])
-    words = [*SIZE, *f"--dataset={dataset} --block_size=32 --eval_lengths=32 --max_iters=3".split()]
-    started = project.run(tmp_path, *TORCHRUN, "train.py", *words, "--out_dir=two")
-    assert started.process.returncode == 0, started.complained
+    words = f"--dataset={dataset} --block_size=32 --eval_lengths=32 --max_iters=3".split()
     with workplace(project.folder / "data", tmp_path):
-        assert call(train, *words, "--out_dir=one") == 0
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]  # a free one
+        told = {"WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        for name, value in told.items():
+            monkeypatch.setenv(name, str(value))
+        children = []
+        for rank in ("0", "1"):
+            monkeypatch.setenv("RANK", rank)
+            children.append(child_of(*words, "--out_dir=two"))
+        assert [exit_code(child) for child in children] == [0, 0]
+        for name in ("RANK", *told):
+            monkeypatch.delenv(name)
+        assert read_json(Path("two/config.json"))["processes"] == 2
+        assert run(*words, "--out_dir=one") == 0
         one, two = logged("one"), logged("two")
         for name in ("loss", "grad_norm"):
             assert two[0][name] == pytest.approx(one[0][name], rel=1e-6), name
