@@ -115,7 +115,7 @@ def test_digits_may_be_any_tokens_and_an_extension_is_examined_with_its_file(tmp
     assert examine(GPTConfig(pos="rope", extend="yarn + smooth(learned=True)", **SIZES)) == []
 
 
-@pytest.mark.parametrize("n_embd", [32, 1536])  # of the second, 341 tokens are read at once
+@pytest.mark.parametrize("n_embd", [32, 768])  # of the second, 682 tokens are read at once
 def test_a_table_of_L_x_L_is_refused_unless_it_says_so(n_embd, tmp_path):
     source = (
         "import torch\nfrom torch import nn\nfrom posenc import Piece\n\n\nclass Mine(Piece):\n"
@@ -124,7 +124,8 @@ def test_a_table_of_L_x_L_is_refused_unless_it_says_so(n_embd, tmp_path):
     source += "        self.m = nn.Parameter(torch.zeros(shape.n_head, length, length))\n"
     method = "\n    def bias(self, h, i, j):\n        return self.m[h, i, j]\n"
     path = tmp_path / "mine.py"
-    config = GPTConfig(pos="mine", **{**SIZES, "n_embd": n_embd, "block_size": 256})
+    sizes = {"n_layer": 1, "n_embd": n_embd, "block_size": 512}
+    config = GPTConfig(pos="mine", **{**SIZES, **sizes})
     path.write_text(source + method)
     with pytest.raises(UserError, match="L positions only, set self.limit = .*bias in line 13"):
         examine(config, path)
