@@ -1,7 +1,6 @@
 """Extensions of trained models: which are tested, what the table says, and LongRoPE's search."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,18 +8,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import copy_as_seed, corpus_of_programs
+from conftest import call, copy_as_seed, corpus_of_programs, workplace
 
 import evaluate
+import train
 from common.errors import UserError
 from common.files import read_json
 from configurable import TrainSettings
+from data import tokenizers
 from posenc import Shape
 from scheme import Scheme
 from tables import records
 from tools import longrope
-
-ROOT = Path(evaluate.__file__).parent
 
 TINY = ["--n_layer=1", "--n_head=2", "--n_embd=16", "--block_size=32"]
 TINY += ["--batch_size=2", "--max_iters=2", "--eval_lengths=32,64", "--compile=False"]
@@ -78,7 +77,8 @@ def runs(tmp_path_factory):
     name = f"test_extend_{folder.parent.name}"
     words = [*TINY, f"--dataset={name}", "--seed=1", f"--out_dir={folder}/s1"]
     with corpus_of_programs(name):
-        subprocess.run([sys.executable, ROOT / "train.py", *words], check=True, capture_output=True)
+        with workplace(tokenizers.HERE, folder):
+            assert call(train, *words) == 0
         copy_as_seed(folder / "s1", folder / "s2", 2)
         (folder / "s2/extrapolation.json").unlink()
         yield [folder / "s1", folder / "s2"]
