@@ -69,6 +69,8 @@ def test_the_search_comes_near_the_best_divisors():
 
 # ---- as a whole
 
+pytestmark = pytest.mark.usefixtures("no_predictor")
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
@@ -85,6 +87,8 @@ def runs(tmp_path_factory):
 
 
 def run_extend(monkeypatch, *words) -> None:
+    """evaluate.py on a command line, without the figures of the runs themselves."""
+    monkeypatch.setattr(evaluate, "plot_run", lambda folder, result: None)
     monkeypatch.setattr(sys, "argv", ["evaluate.py", *map(str, words), "--device=cpu"])
     evaluate.main()
 
