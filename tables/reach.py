@@ -15,7 +15,7 @@ the longest texts that were tested, N = 32 L by default:
 """
 
 from collections.abc import Container
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -35,7 +35,7 @@ log2 distance."""
 # ---- what records show
 
 
-@lru_cache(maxsize=None)  # scipy's search is slow, and numbers recur
+@cache  # scipy's search is slow, and numbers recur
 def lower_bound(right: int, count: int) -> float:
     """The lower end of Wilson's 95 % interval of a share: `right` of `count` answers are right.
 
