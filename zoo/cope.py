@@ -55,7 +55,7 @@ class Cope(Piece):
         (B, H, R, max). Gates are 0 at masked keys and ignore the biases of other pieces.
         """
         z = scores if self.factor == 1 else self.factor * scores
-        gates = torch.sigmoid(z) * (added > -math.inf)
+        gates = torch.where(added > -math.inf, torch.sigmoid(z), 0.0)
         p = gates.flip(-1).cumsum(-1).flip(-1).clamp_(max=len(self.table) - 1)  # (B, H, R, C)
         row = p.long()
         steps = of_rows.diff(append=of_rows[..., -1:])  # to the next row
