@@ -338,7 +338,9 @@ def test_the_score_of_a_hidden_key_may_be_anything(monkeypatch):
     assert found != expected(idx, idx)[1]
 
 
-def test_topk_hides_no_nan_and_takes_no_text():
+@pytest.mark.parametrize("threads", [1, 8])
+def test_topk_hides_no_nan_and_takes_no_text(threads, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     rows = torch.tensor([[0.0, math.nan, 2.0], [0.0, 1.0, 2.0]])
     assert weights_of("topk(keys=1)", rows).isnan().tolist() == [[True] * 3, [False] * 3]
     with torch.no_grad():
@@ -989,7 +991,9 @@ def test_entmax15_gives_no_weight_and_no_gradient_to_a_query_that_sees_no_key():
     assert (gradient[0] == 0).all() and gradient.isfinite().all() and gradient[1, 0] > 0
 
 
-def test_topk_keeps_as_many_keys_as_it_says_of_equal_scores_the_older():
+@pytest.mark.parametrize("threads", [1, 8])
+def test_topk_keeps_as_many_keys_as_it_says_of_equal_scores_the_older(threads, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)  # with 8, torch looks for them
     rows = torch.tensor([[1.0, 0.0, 1.0, 1.0, 2.0], [0.5] * 5, [0.0, *[-math.inf] * 4]])
     rows.requires_grad_()
     found = weights_of("topk(keys=3)", rows)
